@@ -138,7 +138,7 @@ def measure(row: str, args: Namespace) -> Cost:
 
 def _ours(row: str, load: Namespace, folder: str) -> tuple[Any, list]:
     """Build a trainer, and return it with three batches: how many images, and the token ids."""
-    from repair_hf.training.collation import PairCollator
+    from repair_hf.training.batches import PairCollator
     from repair_hf.training.config import RepairConfig
     from repair_hf.training.trainer import RepairTrainer
 
@@ -204,10 +204,11 @@ def _setting(load: Namespace) -> tuple[Any, Any, Any, Any]:
     rng = random.Random(0)
     texts = [captions.write(scenes.sample(rng), rng) for _ in range(5 * load.corpus)]
     model, preprocessor = random_weights(load.architecture, texts[:5000])
-    return model, preprocessor, _pairs(load.corpus, texts), _records(load.corpus, texts, rng)
+    return model, preprocessor, pairs_of(load.corpus, texts), failures_of(load.corpus, texts, rng)
 
 
-def _pairs(n_images: int, texts: list[str]) -> Any:
+def pairs_of(n_images: int, texts: list[str]) -> Any:
+    """Return pairs of images that are never opened, with five captions each."""
     from datasets import Dataset, Features, Image, Value
 
     from repair_hf.pairs.dataset import Pairs
@@ -222,7 +223,7 @@ def _pairs(n_images: int, texts: list[str]) -> Any:
     )
 
 
-def _records(n_images: int, texts: list[str], rng: random.Random) -> Any:
+def failures_of(n_images: int, texts: list[str], rng: random.Random) -> Any:
     """Return one failure of each caption and five of each image."""
     from datasets import Dataset
 

@@ -30,7 +30,7 @@ from repair_hf.cli.main import main as run
 IMAGES = Path(__file__).parent / "images"
 MODEL = "world/base"
 SHOWN = 5  # images of a ranking
-COLOURS = 128  # of a picture
+COLORS = 128  # of a picture
 TRIED = 20  # grids to choose from
 LEARNING_RATE = 3e-4
 
@@ -122,7 +122,7 @@ def draw_edits(pairs: Pairs, encoder: DualEncoder, record: dict[str, Any]) -> No
 def save(figure: Any, path: Path) -> None:
     """Write a figure as a small PNG."""
     save_figure(figure, path)
-    Image.open(path).convert("RGB").quantize(COLOURS).save(path, optimize=True)
+    Image.open(path).convert("RGB").quantize(COLORS).save(path, optimize=True)
 
 
 def gained(before: np.ndarray, after: np.ndarray) -> int:
@@ -142,8 +142,8 @@ def _picture(panel: Any, image: Any, edge: str) -> None:
 
 def _cell(panel: Any, score: float, *, is_pair: bool) -> None:
     panel.axis("off")
-    colour = ROLES["gt" if is_pair else "fp"]
-    panel.add_patch(Rectangle((0.06, 0.06), 0.88, 0.88, facecolor=colour, alpha=0.18, edgecolor=colour))
+    color = ROLES["gt" if is_pair else "fp"]
+    panel.add_patch(Rectangle((0.06, 0.06), 0.88, 0.88, facecolor=color, alpha=0.18, edgecolor=color))
     word = "true pair" if is_pair else "hard negative"
     panel.text(0.5, 0.5, f"{word}\ncosine {score:.3f}", ha="center", va="center", fontsize=7, color=INK)
     panel.set(xlim=(0, 1), ylim=(0, 1))

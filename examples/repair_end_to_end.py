@@ -13,7 +13,7 @@ from repair_hf.encoder.shipped import locate
 
 PAIRS = "runs/examples/world"  # your folder, table, caption JSON or Hub id
 MODEL = locate("world/base")  # openai/clip-vit-base-patch32, or a folder
-LLM = "world/oracle"  # gemini/gemini-3.5-flash-lite, or Qwen/Qwen2.5-VL-7B-Instruct
+LLM = "world/oracle"  # gemini/gemini-3.5-flash-lite, or hosted_vllm/NAME with llm_base_url=
 EDITOR = "world"  # black-forest-labs/FLUX.2-klein-4B
 OUTPUT = "runs/examples/repaired"
 # For real data: learning_rate=1e-5, per_device_train_batch_size=128, num_train_epochs=5, and no max_steps.

@@ -80,14 +80,15 @@ def names(tmp_path_factory) -> Iterator[dict]:
                 shutil.copyfile(Path("runs/world/images", row["image"]), Path("photos", name))
                 table.write(json.dumps({"file_name": name, "captions": row["captions"]}) + "\n")
         have = {name: getattr(repair_hf, name) for name in PUBLIC}
-        pairs, validation = (have["load_pairs"]("runs/world", split=split) for split in ("train", "validation"))
+        splits = ("train", "validation", "test")
+        pairs, validation, test = (have["load_pairs"]("runs/world", split=split) for split in splits)
         encoder = have["DualEncoder"].from_pretrained("world/base")
         mined = have["mine"]("world/base", pairs, max_queries=8)
         repaired = {"llm": "world/oracle", "editor": "world"}
         records = have["synthesize"](mined, pairs, "world/base", **repaired, output="runs/demo/records")
-        for place in ("runs/records", "runs/near-misses/records"):
-            Path(place).parent.mkdir(exist_ok=True)
-            Path(place).symlink_to(Path("runs/demo/records").resolve())
+        Path("runs/records").symlink_to(Path("runs/demo/records").resolve())
+        near = have["mine"]("world/base", test, max_queries=4)
+        have["synthesize"](near, test, "world/base", **repaired, output="runs/near-misses")
         train = {"max_steps": 2, "per_device_train_batch_size": 8, "use_cpu": True}
         have["train"]("world/base", pairs, records, have["RepairConfig"]("runs/train", **train))
         ledger = stack.enter_context(Ledger(Path("runs", FILE), run="synthesize", ceilings=Ceilings(None, None)))

@@ -130,6 +130,8 @@ def test_architecture_names_at_most_35_files_on_the_way_of_a_failure_each_import
     named = re.findall(r"^\d+\. `([\w/]+\.py)`: ", text, re.MULTILINE)
     assert 30 < len(named) == len(set(named)) <= 35
     files, reached = modules(), set()
+    to_the_loss = named[named.index("cli/train.py") :]
+    assert len(to_the_loss) <= 8 and {"training/trainer.py", "training/step.py"} <= set(to_the_loss)
     for name in (each.removesuffix(".py").replace("/", ".") for each in named):
         assert name in files and (room(name) == "cli" or name in reached), name
         reached |= imported(files[name].read_text(encoding="utf-8"), set(files))

@@ -21,7 +21,7 @@ from repair_hf.pairs.dataset import load_pairs
 from repair_hf.toyworld.parsing import build_parser
 
 ROOT = Path(__file__).parents[1]
-OTHERS = {"git", "cd", "python", "python3", "pip", ".", "export"}  # that set the road up
+OTHERS = {*"git cd python python3 pip . export mkdir mv curl unzip tar".split()}  # that set the road up
 
 
 def benchmarks(photographs: Photographs) -> None:
@@ -111,8 +111,8 @@ def road(clip_folder, tmp_path_factory):
     [
         (
             "docs/reproduce.md",
-            ("train 82,783, train+restval 113,287, val 5,000, test 5,000 images", "29,000 images, 145,000 captions")
-            + ("500 images, 500 captions", "113,287 images, 566,435 captions", "5,000 images and 25,010 captions"),
+            ("29,000 images, 145,000 captions", "500 images, 500 captions")
+            + ("113,287 images, 566,435 captions", "5,000 images and 25,010 captions"),
         ),
         (
             "recipes/aro/README.md",
@@ -128,7 +128,7 @@ def road(clip_folder, tmp_path_factory):
 def test_every_command_of_the_road_is_rehearsed_on_data_of_the_right_size(page, says, road, capsys):
     said = []
     for words in dict.fromkeys(commands(page)):
-        assert main([*words, *(() if words[0] == "data" else ("--dry-run",))]) == 0, (words, capsys.readouterr().err)
+        assert main([*words, "--dry-run"]) == 0, (words, capsys.readouterr().err)
         said.append(capsys.readouterr().out)
         assert "$" in said[-1] or words[0] not in ("study", "synthesize")
     for text in says:

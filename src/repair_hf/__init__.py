@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # what editors and type checkers see, which do not run `__get
     from repair_hf.records.triplets import export_triplets as export_triplets
     from repair_hf.synthesis.pipeline import Synthesizer as Synthesizer
     from repair_hf.synthesis.synthesize import synthesize as synthesize
-    from repair_hf.training.collation import PairCollator as PairCollator
+    from repair_hf.training.batches import PairCollator as PairCollator
     from repair_hf.training.config import RepairConfig as RepairConfig
     from repair_hf.training.finetune import train as train
     from repair_hf.training.step import Objective as Objective
@@ -44,7 +44,7 @@ _HOMES = {
     "synthesize": "repair_hf.synthesis.synthesize",
     "Synthesizer": "repair_hf.synthesis.pipeline",
     "load_records": "repair_hf.records.dataset",
-    "PairCollator": "repair_hf.training.collation",
+    "PairCollator": "repair_hf.training.batches",
     "Objective": "repair_hf.training.step",
     "PairObjective": "repair_hf.training.step",
     "RepairConfig": "repair_hf.training.config",

@@ -4,106 +4,99 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from datasets import Dataset
 
-from repair_hf.analysis.comparisons import find_evaluations, repair_findings
+from repair_hf.analysis.comparisons import repair_findings
 from repair_hf.analysis.errors import DENSITY, error_finding, error_shares
 from repair_hf.analysis.funnel import funnel, lost_at
 from repair_hf.analysis.run_data import RunData
-from repair_hf.evaluation.judging import save_cases
-from repair_hf.evaluation.ranks import save_ranks
 
 NOTHING = RunData("run", None, (), Dataset.from_dict({}), pd.DataFrame(), pd.DataFrame())
 
 
-def evaluated(folder: Path, rank: list[int], *, records: str | None = "", seed: int = 0, pairs: str = "test") -> None:
-    """Write an evaluation of captions, and the training of its model: plain if `records` is None, none if empty."""
-    folder.mkdir(parents=True)
-    ids, score = [f"{pairs}{row}" for row in range(len(rank))], np.full(len(rank), 0.5, np.float32)
-    columns = {"model": ["m"] * len(rank), "direction": ["t2i"] * len(rank), "q_id": ids, "gt_id": ids}
-    columns |= {"gt_score": score, "gt_rank": rank, "fp_id": ids, "fp_score": score, "top1_id": ids}
-    save_ranks(pa.table(columns), folder)
-    share = float(np.mean(np.array(rank) == 1))
-    metrics = {"model": "base", "pairs_fingerprint": pairs, "t2i_R@1": share, "intervals": {"t2i_R@1": [share, share]}}
-    if records != "":
-        trained = folder.parent.parent / "train" / folder.name
-        trained.mkdir(parents=True, exist_ok=True)
-        (trained / "config.yaml").write_text(json.dumps({"model": "base", "records": records, "seed": seed}))
-        (trained / "versions.json").write_text(json.dumps({"command": "train"}))
-        metrics["model"] = str(trained)
-    (folder / "metrics.json").write_text(json.dumps(metrics))
+def evaluated(folder: Path, shares: dict[str, float], *gains: tuple[str, str, float, float]) -> None:
+    """Write what `repair-hf evaluate` leaves: R@1 by model, and a model, its baseline and the bounds of their gain."""
+    metrics = {name: {"t2i_R@1": share, "intervals": {"t2i_R@1": [share, share]}} for name, share in shares.items()}
+    for name in shares if len(shares) > 1 else ("",):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "ranks.parquet").touch()
+        (folder / name / "metrics.json").write_text(json.dumps(metrics.get(name) or metrics[next(iter(shares))]))
+    if len(shares) > 1:
+        compared = [
+            {
+                "model": model,
+                "reference": plain,
+                "differences": {"t2i_R@1": {"difference": (low + high) / 2, "low": low, "high": high}},
+                "queries": {"t2i": {"repaired": 3, "broken": 1}},
+            }
+            for model, plain, low, high in gains
+        ]
+        (folder / "metrics.json").write_text(json.dumps(metrics))
+        (folder / "differences.json").write_text(json.dumps({"repair": compared}))
 
 
-def near_misses(folder: Path, correct: list[bool]) -> None:
-    names = {"model": "m", "benchmark": "near_misses_t2i", "measure": "truth", "group": "all"}
-    columns = {name: [value] * len(correct) for name, value in names.items()}
-    ids = [str(row) for row in range(len(correct))]
-    save_cases(
-        pa.table(columns | {"case_id": ids, "picture_id": ids, "margin": [0.1] * len(correct), "correct": correct}),
-        folder,
-    )
-    metrics = json.loads((folder / "metrics.json").read_text())
-    share = float(np.mean(correct))
-    metrics |= {"near_misses_t2i_truth": share}
-    metrics["intervals"]["near_misses_t2i_truth"] = [share, share]
-    (folder / "metrics.json").write_text(json.dumps(metrics))
+SHARES = {"base": 0.0, "plain": 0.4, "repaired": 0.5}
 
 
 @pytest.mark.parametrize(
-    "repaired, verdict, star", [([1] * 9, "Yes", " *"), ([1] * 5 + [2] * 4, "Not shown", ""), ([2] * 9, "No", " *")]
+    "bounds, verdict, cell",
+    [
+        ((0.05, 0.15), "Yes", "+10.0 [+5.0, +15.0] *"),
+        ((-0.02, 0.06), "Not shown", "+2.0 [-2.0, +6.0]"),
+        ((-0.3, -0.1), "No", "-20.0 [-30.0, -10.0] *"),
+    ],
 )
-def test_repair_helped_if_it_beats_plain_training(tmp_path, repaired, verdict, star):
-    """Both gain a lot over the base. One query of nine may as well be chance: its interval holds 0."""
-    evaluated(tmp_path / "evaluate" / "base", [2] * 9)
-    evaluated(tmp_path / "evaluate" / "plain", [1] * 4 + [2] * 5, records=None)
-    evaluated(tmp_path / "evaluate" / "repaired", repaired, records="records")
+def test_repair_helped_if_it_beats_plain_training(tmp_path, bounds, verdict, cell):
+    """Both models gain a lot over the base, which answers nothing."""
+    evaluated(tmp_path / "evaluate", SHARES, ("repaired", "plain", *bounds))
     found, ranks = repair_findings(tmp_path)
     assert found.note.startswith(f"{verdict}: ")
-    gain = 100 * (np.mean(np.array(repaired) == 1) - 4 / 9)
-    (row,) = found.data.to_dict("records")
-    assert row["comparison"] == "repaired − plain" and row["low"] <= row["difference"] <= row["high"]
-    assert 100 * row["difference"] == pytest.approx(gain)
-    cells = found.table.set_index("model")["T2I R@1"]
-    assert cells["base"].startswith("0.0 [") and cells["repaired − plain"].startswith(f"{gain:+.1f} [")
-    assert cells["repaired − plain"].endswith("]" + star)
-    changes = ranks.table.set_index("direction").loc["t2i"]
-    assert changes["repaired"] == sum(np.array(repaired[4:]) == 1) and changes["broken"] == sum(
-        np.array(repaired[:4]) > 1
-    )
+    levels = [[name, f"{100 * share:.1f}"] for name, share in SHARES.items()]
+    assert [[text.strip() for text in row] for row in found.rows[1]] == [*levels, ["repaired − plain", cell]]
+    assert found.data[["comparison", "metric", "low", "high"]].to_numpy().tolist() == [
+        ["repaired − plain", "t2i_R@1", *bounds]
+    ]
+    assert ranks.rows[1] == [["repaired − plain", "t2i", "3", "1"]]
+
+
+def test_some_better_and_some_worse_is_partly(tmp_path):
+    gains = ("repaired", "plain", 0.1, 0.2), ("repaired", "longer", -0.2, -0.1)
+    evaluated(tmp_path, SHARES | {"longer": 0.7}, *gains)
+    assert repair_findings(tmp_path)[0].note.startswith("Partly: better in 1 and worse in 1 of 2")
 
 
 def test_without_a_plain_model_nobody_knows(tmp_path):
     assert repair_findings(None)[0].note.startswith("Not measured")
-    evaluated(tmp_path / "evaluate" / "base", [2] * 9)
-    evaluated(tmp_path / "evaluate" / "repaired", [1] * 9, records="records")
+    evaluated(tmp_path / "base", {"base": 0.25})
+    evaluated(tmp_path / "evaluate", {"base": 0.25, "repaired": 0.5})
+    path = tmp_path / "evaluate" / "differences.json"
+    path.write_text(json.dumps({"repair": [{"model": "repaired", "reference": None}]}))
     (found,) = repair_findings(tmp_path)
     assert found.note.startswith("Not known") and "without `--records`" in found.note
-    assert found.table["model"].tolist() == ["base", "repaired"]
+    assert found.table["T2I R@1"].tolist() == ["25.0", "50.0", "25.0"]
 
 
-def test_near_misses_are_compared_where_they_were_measured(tmp_path):
-    for name, records, right in (("plain", None, [False] * 8), ("repaired", "records", [True] * 8)):
-        evaluated(tmp_path / "evaluate" / name, [1, 2], records=records)
-        near_misses(tmp_path / "evaluate" / name, right)
+def test_near_misses_have_a_table_of_their_own(tmp_path):
+    evaluated(tmp_path, SHARES, ("repaired", "plain", 0.1, 0.2))
+    for name, each in (metrics := json.loads((tmp_path / "metrics.json").read_text())).items():
+        if name != "base":
+            each |= {"near_misses_t2i_truth": SHARES[name]}
+            each["intervals"]["near_misses_t2i_truth"] = [0, 1]
+    (tmp_path / "metrics.json").write_text(json.dumps(metrics))
+    _, found, _ = repair_findings(tmp_path)
+    assert found.rows == (["model", "T2I truth"], [["plain", "40.0"], ["repaired", "50.0"]])
+
+
+def test_evaluations_of_two_splits_below_one_root_are_told_apart(tmp_path):
+    """They have models of the same names."""
+    for split in ("validation", "test"):
+        evaluated(tmp_path / split, SHARES, ("repaired", "plain", 0.1, 0.2))
     found = repair_findings(tmp_path)[0]
-    cells = found.table.set_index("model")["near misses T2I truth"]
-    assert cells.tolist() == ["0.0 [0.0, 0.0]", "100.0 [100.0, 100.0]", "+100.0 [+100.0, +100.0] *"]
-
-
-def test_a_repaired_model_is_compared_with_the_plain_ones_of_its_seed_on_the_same_pairs(tmp_path):
-    """Validation and test lie below one root, under the same names."""
-    for pairs in ("validation", "test"):
-        for seed in (0, 1):
-            for name, records in (("plain", None), ("repaired", "records")):
-                evaluated(tmp_path / pairs / f"{name}-{seed}", [1, 2], records=records, seed=seed, pairs=pairs)
-    assert [len(group) for group in find_evaluations(tmp_path)] == [4, 4]
-    compared = repair_findings(tmp_path)[0].data["comparison"].tolist()
-    assert sorted(compared) == [
-        f"{pairs}--repaired-{seed} − {pairs}--plain-{seed}" for pairs in ("test", "validation") for seed in (0, 1)
+    assert found.table["model"].tolist() == [
+        *(f"{split}--{name}" for split in ("test", "validation") for name in SHARES),
+        *(f"{split}--repaired − {split}--plain" for split in ("test", "validation")),
     ]
 
 

@@ -1,4 +1,5 @@
 from repair_hf.analysis import costs
+from repair_hf.llm.calls import format_dollars
 from repair_hf.llm.cost import Estimate, StageCost, Usage, price_per_token
 
 FLASH = "gemini/gemini-2.5-flash"
@@ -87,5 +88,5 @@ def test_time_at_the_given_limits():
 
 
 def test_small_amounts_keep_their_digits():
-    shown = [costs.dollars(amount) for amount in (None, 0.0, 0.0312, 0.001, 12345.678)]
+    shown = [format_dollars(amount) for amount in (None, 0.0, 0.0312, 0.001, 12345.678)]
     assert shown == ["unknown", "$0.00", "$0.03", "<$0.01", "$12,345.68"]

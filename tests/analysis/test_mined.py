@@ -28,8 +28,9 @@ def test_mine_ends_with_the_command_that_shows_what_it_found(pairs_folder, mined
     assert capsys.readouterr().out.splitlines()[-1] == f"next: repair-hf show {mined}"
     monkeypatch.chdir(tmp_path)
     assert main(["show", str(mined), "--n", "6"]) == 0
-    assert "show   6 of " in capsys.readouterr().out
-    page = (tmp_path / "sheet.html").read_text()
+    shown = capsys.readouterr().out
+    assert "show   6 of " in shown and f"-> {mined / 'sheet.html'}" in shown and not any(tmp_path.iterdir())
+    page = (mined / "sheet.html").read_text()
     cards = re.findall(r'<article class="card" style="--place: (\d+)">(.*?)</article>', page, re.DOTALL)
     for section in (cards[:3], cards[3:]):
         margins = {int(place): float(re.search(r"<dd><bdi>([+-][\d.]+), false", card)[1]) for place, card in section}

@@ -15,7 +15,7 @@ SHARED = dict(
     fp_reason="The dog is blue.", edit_instruction="Replace 'red' with 'blue'.", retriever="/home/me/secret/runs/clip",
     llm="world/oracle", editor="world",
 )  # fmt: skip
-RED, BLUE, GREEN = (Picture.new("RGB", (40, 30), colour) for colour in ("#ff0000", "#0000ff", "#00ff00"))
+RED, BLUE, GREEN = (Picture.new("RGB", (40, 30), color) for color in ("#ff0000", "#0000ff", "#00ff00"))
 
 
 def record(name: str, direction: str, **others) -> dict:
@@ -39,9 +39,9 @@ def draw(tmp_path):
 
 
 def areas(path) -> list[int]:
-    """Pixels of each colour."""
+    """Pixels of each color."""
     shown = np.asarray(Picture.open(path).convert("RGB"))
-    return [int((shown == colour).all(2).sum()) for colour in ((255, 0, 0), (0, 0, 255), (0, 255, 0))]
+    return [int((shown == color).all(2).sum()) for color in ((255, 0, 0), (0, 0, 255), (0, 255, 0))]
 
 
 def test_every_image_and_caption_of_a_record_is_drawn(draw):

@@ -149,7 +149,7 @@ def report(judged) -> Path:
 def test_the_report_is_one_page_with_its_files(report):
     page = (report / "report.html").read_text()
     assert "http://" not in page and "https://" not in page and "<script" not in page
-    for name in "funnel dropped agreement_qc agreement_edits costs errors training_pairs".split():
+    for name in "funnel dropped agreement_qc agreement_edits costs errors".split():
         assert f'id="{name}"' in page and len(pd.read_csv(report / f"{name}.csv")) > 0
 
 
@@ -192,7 +192,7 @@ def test_the_ceiling_of_labelling_counts_images_and_all_rounds(places, toy_run, 
     with ChatServer(oracle.answer_to, log=log) as server:
         words = ["analyze", str(tmp_path / "run"), "--llm", "openai/gpt-4o-mini", "--llm-base-url", server.base_url]
         assert main([*words, "--max-usd", "6"]) == 1
-        assert "--max-usd 6 is reached: $6.0000 are paid" in capsys.readouterr().err
+        assert "--max-usd 6 is reached: $6.00 are paid" in capsys.readouterr().err
         assert not log.exists() or not log.read_text()
         assert main([*words, "--max-usd", "7"]) == 0 and log.read_text()
 

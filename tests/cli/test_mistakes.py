@@ -26,8 +26,7 @@ STUDY = "study --output $out"
         ),
         (f"{MINE} --split dev", "has no image in split `dev`"),
         (f"{MINE} --search-effort 2", "`search_effort` 2 needs an index, and `search` is exact; give `search` ivf"),
-        (f"{MINE} --cache-folder x", "`cache_folder` x is for the file of `cache_images`; give both, or neither"),
-        (f"{MINE} --draft-jpegs", "`draft_jpegs` is for the file of `cache_images`; give both, or neither"),
+        (f"{MINE} --cache-folder x", "`cache_folder` was removed: set the variable HF_ASSETS_CACHE"),
         (f"{TRAIN} --records /nowhere", "holds no records"),
         (f"{TRAIN} --output-dir elsewhere", "mean the same; give `output` only"),
         (f"{TRAIN} --per-device-train-batch-size 13", "needs as many different images"),
@@ -46,7 +45,7 @@ STUDY = "study --output $out"
         ("push model $clip --repo me/x --results $empty", "holds no finished evaluation"),
         ("push model $clip --repo me/x", "HF_HUB_OFFLINE is set, so nothing can be pushed"),
         ("push recipes $empty --repo me/x", "`recipes` is not a word for `repair-hf push`"),
-        (f"{STUDY} --methods negclop", "Did you mean `negclip`?"),
+        (f"{STUDY} --methods negclop", "Did you mean `negclip`"),
         (
             f"{STUDY} --methods repair --pairs x --model me/clip",
             "`repair` needs `editor` and `llm`",

@@ -27,7 +27,7 @@ def recipe(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("rounds") / "tiny"
     folder.mkdir()
     world = str(folder.parent / "world")
-    base = {"pairs": world, "model": "world/base", "output": "set by the round"}
+    base = {"pairs": world, "model": "world/base"}
     stages = {
         "world": {"output": world, "train": 40, "validation": 12, "test": 12},
         "mine": base | {"max_queries": 16, "d_i2t": 2},
@@ -37,13 +37,34 @@ def recipe(tmp_path_factory) -> Path:
         "evaluate": base | {"split": "validation"},
     }
     for name, options in stages.items():
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(options))
+        write(folder, name, {"output": str(first(folder.parent / "out", name))} | options)
     return folder
+
+
+def first(out: Path, name: str) -> Path:
+    """The output of a recipe."""
+    return out / {"mine": "failures", "synthesize": "records", "train": "retriever"}.get(name, name)
+
+
+def write(recipe: Path, name: str, options: dict) -> None:
+    (recipe / f"{name}.yaml").write_text(yaml.safe_dump(options))
+
+
+def read(recipe: Path, name: str) -> dict:
+    return yaml.safe_load((recipe / f"{name}.yaml").read_text())
+
+
+def copied(recipe: Path, folder: Path) -> Path:
+    """Copy a recipe, with its outputs in a folder of their own, `out`."""
+    shutil.copytree(recipe, folder / "recipe")
+    for name in ("mine", "synthesize", "train"):
+        write(folder / "recipe", name, read(recipe, name) | {"output": str(first(folder / "out", name))})
+    return folder / "recipe"
 
 
 @pytest.fixture(scope="module")
 def words(recipe) -> list[str]:
-    return ["run", str(recipe), "--rounds", "2", "--min-gain", "-100", "--output", str(recipe.parent / "out")]
+    return ["run", str(recipe), "--rounds", "2", "--min-gain", "-100"]
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +77,14 @@ def done(words, recipe) -> tuple[Path, dict[Path, int]]:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL and not (out / "rounds.json").exists()
-    before = stamps(out / "round-1")
+    before = first_round(out)
     assert main(words) == 0
     return out, before
+
+
+def first_round(out: Path) -> dict[Path, int]:
+    places = [first(out, name) for name in ("mine", "synthesize", "train")]
+    return {path: when for place in (*places, out / "round-1") for path, when in stamps(place).items()}
 
 
 def stamps(folder: Path) -> dict[Path, int]:
@@ -71,7 +97,7 @@ def names(table) -> list[tuple[str, ...]]:
 
 def test_goes_on_after_a_kill_and_makes_nothing_again(done, words, capsys):
     out, before = done
-    assert len(before) > 10 and stamps(out / "round-1") == before
+    assert len(before) > 10 and first_round(out) == before
     first = stamps(out)
     assert main(words) == 0
     shown = capsys.readouterr().out
@@ -82,7 +108,7 @@ def test_goes_on_after_a_kill_and_makes_nothing_again(done, words, capsys):
 
 
 def test_a_later_round_takes_up_nothing_that_an_earlier_one_holds(done):
-    places = [done[0] / f"round-{number}" / "records" for number in (1, 2)]
+    places = [done[0] / "records", done[0] / "round-2" / "records"]
     first, second = ([*names(load_records(place)), *names(load_dropped(place))] for place in places)
     assert len(load_dropped(places[0])) and second and not set(first) & set(second)
     mined = json.loads((done[0] / "round-2" / "records" / "summary.json").read_text())["directions"]
@@ -94,8 +120,8 @@ def test_a_later_round_takes_up_nothing_that_an_earlier_one_holds(done):
 def test_trains_the_newest_checkpoint_on_all_records_and_reports_what_the_stages_measured(done):
     out = done[0]
     config = yaml.safe_load((out / "round-2" / "retriever" / "config.yaml").read_text())
-    assert config["model"] == str(out / "round-1" / "retriever")
-    assert config["records"] == [str(out / "round-1" / "records"), str(out / "round-2" / "records")]
+    assert config["model"] == str(out / "retriever")
+    assert config["records"] == [str(out / "records"), str(out / "round-2" / "records")]
     both = load_records(config["records"])
     assert len(both) == sum(len(load_records(place)) for place in config["records"]) == len(set(both["record_id"]))
     table = json.loads((out / "rounds.json").read_text())
@@ -114,17 +140,16 @@ def test_stops_when_a_round_gains_too_little(done, words, capsys):
 
 def test_ceilings_hold_for_all_rounds_together_and_higher_ones_go_on(done, recipe, tmp_path, capsys):
     """The first round leaves five answers to the second."""
-    out, tight = tmp_path / "out", tmp_path / "tight"
-    shutil.copytree(recipe, tight)
-    most = answers(done[0] / "round-1") + 5
-    words = ["run", str(tight), "--rounds", "2", "--min-gain", "-100", "--output", str(out)]
-    options = yaml.safe_load((recipe / "synthesize.yaml").read_text()) | {"max_usd": 1.5, "concurrency": 1}
-    (tight / "synthesize.yaml").write_text(yaml.safe_dump(options | {"max_calls": most}))
+    out, tight = tmp_path / "out", copied(recipe, tmp_path)
+    most = answers(done[0]) + 5
+    words = ["run", str(tight), "--rounds", "2", "--min-gain", "-100"]
+    options = read(tight, "synthesize") | {"max_usd": 1.5, "concurrency": 1}
+    write(tight, "synthesize", options | {"max_calls": most})
     assert main(words) == 1
     shown = capsys.readouterr()
-    assert sum(map(answers, out.glob("round-*"))) == most and f"--ledger {out}" in shown.out
-    assert f"{tight / 'synthesize.yaml'} is reached in round 2: {most:,} LLM answers and $0.0000 are paid" in shown.err
-    (tight / "synthesize.yaml").write_text(yaml.safe_dump(options | {"max_calls": 2 * most}))
+    assert answers(out) + answers(out / "round-2") == most and f"--ledger {out}" in shown.out
+    assert f"{tight / 'synthesize.yaml'} is reached in round 2: {most:,} LLM answers and $0.00 are paid" in shown.err
+    write(tight, "synthesize", options | {"max_calls": 2 * most})
     assert main(words) == 0 and answers(out / "round-2") > 5
 
 
@@ -147,7 +172,7 @@ def test_all_rounds_count_in_their_order(tmp_path):
 
 
 def test_names_of_a_round_twice_are_refused(done, capsys):
-    place = str(done[0] / "round-1" / "records")
+    place = str(done[0] / "records")
     train = ["train", "--config", str(done[0].parent / "tiny" / "train.yaml"), "--output", str(done[0] / "x")]
     assert main([*train, "--records", place, place]) == 2
     assert "stand in more than one of" in capsys.readouterr().err
@@ -167,44 +192,61 @@ def test_each_folder_holds_the_command_of_its_own_stage(done):
         ("mine", "failures"),
         ("synthesize", "records"),
         ("train", "retriever"),
-        ("evaluate", "evaluate"),
+        ("evaluate", "round-1/evaluate"),
     ):
-        words = (done[0] / "round-1" / place / "command.txt").read_text().split()
-        assert words[:2] == ["repair-hf", name] and words[-1] == str(done[0] / "round-1" / place)
+        words = (done[0] / place / "command.txt").read_text().split()
+        assert words[:2] == ["repair-hf", name] and words[-1] == str(done[0] / place)
 
 
-def test_dry_run_prints_the_commands(recipe, words, tmp_path, capsys):
-    assert main([*words, "--dry-run", "--split", "train", "--output", str(tmp_path / "none")]) == 0
+def test_dry_run_prints_the_commands(recipe, tmp_path, capsys):
+    made = copied(recipe, tmp_path)
+    assert main(["run", str(made), "--rounds", "2", "--dry-run", "--split", "train"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[2] for line in lines] == "world evaluate mine synthesize train evaluate".split() + (
         "mine synthesize train evaluate".split()
     )
-    assert all(line.startswith("$ repair-hf ") for line in lines) and not (tmp_path / "none").exists()
-    assert "--split train" in lines[-1] and f"--earlier-rounds {tmp_path}/none/round-1/records" in lines[-3]
+    assert all(line.startswith("$ repair-hf ") for line in lines) and not (tmp_path / "out").exists()
+    assert "--split train" in lines[-1] and f"--earlier-rounds {tmp_path}/out/records" in lines[-3]
+    assert f"--output {tmp_path}/out/round-2/records " in lines[-3]
+
+
+def test_a_dry_run_of_our_options_alone_loads_no_torch():
+    code = "import sys; from repair_hf.cli.main import main; main(['run', 'toy', '--dry-run']); "
+    code += "print('torch' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines()[-1] == "False" and "$ repair-hf train " in shown
+
+
+def test_the_outputs_of_a_recipe_lie_in_one_folder(recipe, tmp_path, capsys):
+    made = copied(recipe, tmp_path)
+    write(made, "train", read(made, "train") | {"output": str(tmp_path / "elsewhere" / "retriever")})
+    assert main(["run", str(made)]) == 2
+    assert f"must lie in one folder, which gets the later rounds; they lie in {tmp_path}" in capsys.readouterr().err
 
 
 def test_failures_mined_without_a_retriever_have_no_rounds(recipe, tmp_path, capsys):
     """There is nothing to train."""
-    folder = shutil.copytree(recipe, tmp_path / "recipe")
-    mine = yaml.safe_load((folder / "mine.yaml").read_text())
+    folder = copied(recipe, tmp_path)
+    mine = read(folder, "mine")
     del mine["model"]
-    (folder / "mine.yaml").write_text(yaml.safe_dump(mine | {"embeddings": "vectors"}))
+    write(folder, "mine", mine | {"embeddings": "vectors"})
     for more in ([], ["--dry-run"]):
-        assert main(["run", str(folder), "--output", str(tmp_path / "out"), *more]) == 2
+        assert main(["run", str(folder), *more]) == 2
         assert f"{folder / 'mine.yaml'} has no `model` to train" in capsys.readouterr().err
 
 
-def test_what_the_recipe_has_paid_for_by_itself_is_not_paid_again(done, recipe, tmp_path):
-    """The first round's failures are those of `mine` and `synthesize`, typed with the recipe."""
-    folder, paid = tmp_path / "recipe", done[0] / "round-1" / "records"
-    shutil.copytree(recipe, folder)
-    (folder / "synthesize.yaml").write_text(
-        (recipe / "synthesize.yaml").read_text().replace("set by the round", str(paid))
-    )
-    assert main(["run", str(folder), "--output", str(tmp_path / "out")]) == 0
-    summary = json.loads((tmp_path / "out" / "round-1" / "records" / "summary.json").read_text())
-    assert sum(use["calls"] for use in summary["llm"]) == 0 < sum(use["replayed"] for use in summary["llm"])
-    assert summary["images"]["made"] == 0 < summary["images"]["found"]
+def test_what_the_recipe_has_made_by_itself_is_not_made_again(recipe, tmp_path, capsys):
+    """The first round's failures and records are those of `mine` and `synthesize`, typed with the recipe."""
+    made, out = copied(recipe, tmp_path), tmp_path / "out"
+    assert main(["world", "build", "--config", str(made / "world.yaml")]) == 0
+    assert main(["mine", "--config", str(made / "mine.yaml")]) == 0
+    assert main(["synthesize", "--config", str(made / "synthesize.yaml"), "--failures", str(out / "failures")]) == 0
+    before = stamps(out)
+    assert main(["run", str(made), "--split", "test"]) == 0
+    after = stamps(out)
+    assert before and all(after[path] == when for path, when in before.items())
+    assert (out / "retriever" / "summary.json").is_file() and (out / "round-1" / "evaluate").is_dir()
+    assert "selected on the test split" not in capsys.readouterr().out  # one round: nothing was selected
 
 
 def test_table_counts_up_and_shows_the_gains():
@@ -215,8 +257,8 @@ def test_table_counts_up_and_shows_the_gains():
     ]
     heads, rows = round_rows(rounds)
     assert rows == [
-        ["base", "–", "–", "–", "–", "50.00", "–", "25.00", "–", "–"],
-        ["1", "1,000", "1,000", "7", "7", "52.00", "+2.00", "26.00", "+1.00", "+1.50"],
-        ["2", "500", "1,500", "3", "10", "52.50", "+0.50", "25.50", "-0.50", "+0.00"],
+        ["base", "–", "–", "–", "–", "50.0", "–", "25.0", "–", "–"],
+        ["1", "1,000", "1,000", "7", "7", "52.0", "+2.0", "26.0", "+1.0", "+1.5"],
+        ["2", "500", "1,500", "3", "10", "52.5", "+0.5", "25.5", "-0.5", "+0.0"],
     ]
     assert len(heads) == len(rows[0])

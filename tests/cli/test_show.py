@@ -1,3 +1,5 @@
+import shutil
+
 from PIL import Image
 
 from repair_hf.cli import main as cli
@@ -12,11 +14,11 @@ def test_show_draws_what_it_is_given(illustrated_folder, tmp_path, capsys):
     assert "next: repair-hf train" in shown
 
 
-def test_a_page_by_default(illustrated_folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["show", str(illustrated_folder), "--direction", "i2t", "--n", "2"]) == 0
-    assert "show   2 of 12 records   -> sheet.html" in capsys.readouterr().out
-    page = (tmp_path / "sheet.html").read_text()
+def test_a_page_in_the_folder_of_the_records_by_default(illustrated_folder, tmp_path, capsys):
+    folder = shutil.copytree(illustrated_folder, tmp_path / "records")
+    assert cli.main(["show", str(folder), "--direction", "i2t", "--n", "2"]) == 0
+    assert f"show   2 of 12 records   -> {folder / 'sheet.html'}" in capsys.readouterr().out
+    page = (folder / "sheet.html").read_text()
     assert page.count('<article class="card">') == 2 and page.count('<img src="data:') == 2
 
 

@@ -43,7 +43,9 @@ def test_trains_once_and_says_what_comes_next(flags, tmp_path, capsys):
     assert "loss    batch: it compares all pairs of a batch\n" in printed and "grid" not in printed
     beside = f"{found['fill']['beside_i2t']} I2T, {found['fill']['beside_t2i']} T2I"
     assert f"pairs   24 captions with their images; with an edit beside them: {beside}\n" in printed
-    assert f"edits   4 steps use {found['samples_encoded']['i2t']} of 12 I2T edits and " in printed
+    used, longer = found["samples_encoded"], found["longer_run"]
+    words = f"edits   4 steps use {used['i2t']} of 12 I2T edits and {used['t2i']} of 12 T2I edits; "
+    assert f"{words}{longer['epochs']} epochs use {longer['i2t']} I2T and {longer['t2i']} T2I\n" in printed
     assert "next: repair-hf evaluate --pairs" in printed and f"--model {tmp_path / 'out'}" in printed
     weights = tmp_path / "out" / "model.safetensors"
     before = weights.stat().st_mtime_ns
@@ -86,14 +88,25 @@ def test_a_damaged_checkpoint_does_not_change_the_result(damage, flags, tmp_path
     assert (out / "model.safetensors").read_bytes() == whole
 
 
-def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, capsys):
-    assert main([*flags, "--save-strategy", "steps", "--save-steps", "3"]) == 0
+def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, capsys, caplog):
+    going_on, other = [*flags, "--save-strategy", "steps", "--save-steps", "3"], ["--grid-weight", "2"]
+    assert main(going_on) == 0
     (tmp_path / "out" / "summary.json").unlink()  # as if killed before the end
-    assert main([*flags, "--save-strategy", "steps", "--save-steps", "3", "--grid-weight", "2"]) == 2
-    assert "is of another run: grid_weight (0.5 -> 2.0)" in capsys.readouterr().err
+    caplog.clear()
+    for more in ([], ["--dry-run"]):
+        assert main([*going_on, *other, *more]) == 2
+        assert "is of another run: grid_weight (0.5 -> 2.0)" in capsys.readouterr().err
+    assert "other options" not in caplog.text
     faster = ["--chunk-size", "2", "--dataloader-num-workers", "1", "--logging-steps", "2"]  # learns the same
-    assert main([*flags, "--save-strategy", "steps", "--save-steps", "3", *faster]) == 0
+    assert main([*going_on, *faster]) == 0
     assert summary(tmp_path / "out")["steps"] == 4
+    (tmp_path / "out" / "summary.json").unlink()
+    for checkpoint in (tmp_path / "out").glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
+    assert main([*flags, *other]) == 0  # nothing is there to go on from
+    (line,) = [line for line in caplog.messages if "was started with other options" in line]
+    assert "grid_weight (0.5 -> 2.0)" in line and "save_s" in line
+    assert yaml.safe_load((tmp_path / "out" / "config.yaml").read_text())["grid_weight"] == 2
 
 
 @pytest.mark.slow  # a start of Python for each kill

@@ -20,13 +20,16 @@ from repair_hf.encoder import dual_encoder, embedder, pixel_store
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import check_launch
+from repair_hf.training.batches import OneCaptionPerImage
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.sampling import OneCaptionPerImage
 
 ACCELERATE = Path(__file__).parents[2] / "recipes" / "accelerate"
 PAIRS_PER_STEP = 8
 SCRIPT = """
-import json, sys
+import atexit, json, sys
+from pathlib import Path
+threads = Path("/proc/self/task")
+atexit.register(lambda: print("threads at exit", *[each.read_text() for each in threads.glob("*/comm")]))
 from repair_hf.cli.main import main
 from repair_hf.runtime.processes import processes
 from tests.encoder.test_distributed import embed
@@ -99,6 +102,7 @@ def launch(script: Path, argument: str) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.count("world size 2   cpu   float32   8 pairs per step") == len(RUNS), done.stdout
     assert "find_unused_parameters" not in done.stderr
+    assert "threads at exit" in done.stdout and "gloo" not in done.stdout  # one may abort the interpreter as it exits
 
 
 @pytest.mark.parametrize("name", ["default", "grid", "both", "part"])

@@ -1,8 +1,6 @@
 """Pixels and token ids equal those of the model's own processor; a `PixelStore` notices changed images."""
 
-import io
 import pickle
-import re
 import shutil
 
 import numpy as np
@@ -10,15 +8,14 @@ import PIL.Image
 import PIL.JpegImagePlugin
 import pytest
 import torch
-from datasets import Dataset, Features, Image
+from datasets import Dataset
 from pictures import pictures
 from transformers import AutoConfig, AutoProcessor, Siglip2ImageProcessorPil
 
 from repair_hf.encoder.pixel_store import PixelStore
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.pairs.dataset import load_pairs
-from repair_hf.pairs.images import decode_small
-from repair_hf.runtime.options import DRAFT_JPEGS, UserError
+from repair_hf.runtime.options import UserError
 
 MODES = ("RGB", "L", "LA", "RGBA", "P", "CMYK", "1", "palette with transparency")
 SIZES = ((41, 29), (32, 32), (7, 90), (1, 1), (200, 33))
@@ -157,44 +154,6 @@ def test_store_says_which_images_cannot_be_decoded(preprocessor, pairs_folder, t
     with pytest.raises(UserError, match="images 0 to 7 cannot be decoded"):
         PixelStore(pairs.images, "image", preprocessor, tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
-
-
-def jpegs(*sizes: tuple[int, int]) -> Dataset:
-    rng, files = np.random.default_rng(0), []
-    for width, height in sizes:
-        noise = PIL.Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8))
-        noise.resize((width, height), PIL.Image.BICUBIC).save(file := io.BytesIO(), "JPEG", quality=90)
-        files.append({"bytes": file.getvalue(), "path": None})
-    return Dataset.from_dict({"image": files}, features=Features({"image": Image()}))
-
-
-def test_a_large_jpeg_may_be_decoded_small(preprocessor, tmp_path, monkeypatch):
-    images = jpegs((1024, 512), (512, 512), (128, 256), (513, 512), (60, 50))
-    sizes = []
-    draft = PIL.JpegImagePlugin.JpegImageFile.draft
-
-    def noted(image: PIL.Image.Image, mode: str | None, size: tuple[int, int]):
-        sizes.append((image.size, size))
-        return draft(image, mode, size)
-
-    monkeypatch.setattr(PIL.JpegImagePlugin.JpegImageFile, "draft", noted)
-    small = PixelStore(images, "image", preprocessor, tmp_path, draft=True)
-    # to no less than twice the encoder's 32 pixels, and where the scale divides both sides
-    assert sorted(sizes) == [((128, 256), (64, 128)), ((512, 512), (64, 64)), ((1024, 512), (128, 64))]
-    whole = PixelStore(images, "image", preprocessor, tmp_path)
-    assert small.path != whole.path and len(sizes) == 3
-    apart = (small[:].int() - whole[:].int()).abs().flatten(1)
-    assert apart[:3].any(1).all() and not apart[3:].any()
-    (nearly_all,) = (int(number) for number in re.findall(r"at most (\d+)", DRAFT_JPEGS))
-    assert apart[:3].float().quantile(0.999) <= nearly_all and apart.max() <= 16
-
-
-def test_decoded_small_is_upright(tmp_path):
-    image = PIL.Image.new("RGB", (512, 256), "red")
-    exif = image.getexif()
-    exif[0x0112] = 6  # turn right
-    image.save(tmp_path / "turned.jpg", exif=exif)
-    assert decode_small({"bytes": None, "path": str(tmp_path / "turned.jpg")}, 64).size == (64, 128)
 
 
 def test_batches_keep_the_order(preprocessor):

@@ -3,7 +3,7 @@
 import pytest
 
 from repair_hf.cli.main import main
-from repair_hf.evaluation.training_data import check_unseen, find_trainings, plain_of_each
+from repair_hf.evaluation.training_data import check_unseen, find_trainings, plain_before
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import UserError
@@ -62,11 +62,11 @@ def test_a_model_that_saw_them_is_an_error_also_at_second_hand(trained, near_mis
             check_unseen(records, [str(folder)], {"model": model})
 
 
-def test_repair_is_compared_with_the_last_model_without_records(trained):
+def test_repair_is_compared_with_the_models_before_it_without_records(trained):
     plain, longer = trained("plain", "train"), trained("longer", "train", loss="none", records="r")
     repaired, again = trained("repaired", "train", records="r"), trained("again", "train", records=["r", "s"])
     models = dict(base="a/base", early=repaired, plain=plain, longer=longer, repaired=repaired, again=again)
-    assert plain_of_each(models) == {"early": None, "repaired": "longer", "again": "longer"}
+    assert plain_before(models) == {"early": [], "repaired": ["plain", "longer"], "again": ["plain", "longer"]}
     assert [one.folder.name for one in find_trainings(f"{plain}/checkpoint-7")] == ["plain"]
 
 

@@ -9,8 +9,9 @@ from tests.hostile.inputs import DEEP, Damage, whole
 
 SUMMARIES: dict[str, tuple[Damage, str]] = {
     f"summary.json: {name}": (whole("summary.json", content), "is damaged")
-    for name, content in {"cut": b'{"steps', "list": b"[]", "other": b'{"steps": 1, "paid": 1}', "deep": DEEP}.items()
+    for name, content in {"cut": b'{"steps', "list": b"[]", "deep": DEEP}.items()
 }
+COSTS: dict[str, tuple[Damage, str]] = {"summary.json: paid": (whole("summary.json", b'{"paid": 1}'), "is damaged")}
 
 
 def in_checkpoint(*damages: Damage) -> Damage:

@@ -36,17 +36,21 @@ def trained(clip_folder, stage_folder, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def results(trained, stage_folder, tmp_path) -> list[Path]:
-    """Of the base, of this model, and of one that was trained without records."""
+def results(trained, stage_folder, tmp_path) -> Path:
+    """An evaluation of the base, of a model that was trained without records, and of this one."""
     plain = stage_folder(tmp_path / "vanilla", "train", {"records": None}, {"steps": 146, "seconds": 27.0})
-    own, folders = DualEncoder.from_pretrained(trained, device="cpu").digest, []
-    models = [("b", "x", "base-digest", 0), ("v", str(plain), "other", 0.01), ("r", str(trained), own, 0.03)]
+    own, folder = DualEncoder.from_pretrained(trained, device="cpu").digest, tmp_path / "evaluate"
+    models = [("b", "x", "base-digest", 0), ("vanilla", str(plain), "other", 0.01), ("r", str(trained), own, 0.03)]
     for name, model, weights, gain in models:
         metrics = {f"{side}_{kind}": 0.7 + gain for side in ("i2t", "t2i") for kind in ("R@1", "R@5", "R@10", "MRR")}
         metrics |= {"intervals": {name: [value - 0.02, value + 0.01] for name, value in metrics.items()}}
-        options = dict(pairs="me/photos", split="test", model=model, model_digest=weights, pairs_fingerprint="t")
-        folders.append(stage_folder(tmp_path / name, "evaluate", options, metrics | {"n_images": 10, "n_texts": 50}))
-    return folders
+        metrics |= {"model": model, "model_digest": weights, "n_images": 10, "n_texts": 50}
+        stage_folder(folder / name, "evaluate", {"model": model}, metrics)
+    gains = {"i2t_R@1": {"difference": 0.03, "low": 0.01, "high": 0.05}, "t2i_MRR": {}}
+    found = {"models": ["b", "vanilla", "r"], "reference": "b", "differences": {"vanilla": {}, "r": gains}}
+    found |= {"previous": [{"model": "r", "reference": "vanilla", "differences": gains}]}
+    found |= {"repair": [{"model": "r", "reference": None}]}
+    return stage_folder(folder, "evaluate", dict(pairs="me/photos", split="test", pairs_fingerprint="t"), found)
 
 
 def test_the_model_card_tells_it_all(trained, results):
@@ -59,8 +63,8 @@ def test_the_model_card_tells_it_all(trained, results):
     for text in (
         'AutoModel.from_pretrained("me/clip-repair")',
         'SentenceTransformer("me/clip-repair")',
-        "against base (before training): R@1 I2T +3.0, T2I +3.0 points, one run each",
-        "against `vanilla` (the same number of steps, 146, on the pairs alone): R@1 I2T +2.0, T2I +2.0 points",
+        "\n- against base (before training): I2T R@1 +3.0 [+1.0, +5.0] *\n",
+        "\n- against `vanilla` (146 steps without records): I2T R@1 +3.0 [+1.0, +5.0] *\n",
         "| I2T R@1 | 70.0 [68.0, 71.0] | 71.0 [69.0, 72.0] | 73.0 [71.0, 74.0] |",
         "|  | base | `vanilla` | **this model** |",
         "Measured on [`me/photos`](https://huggingface.co/datasets/me/photos), split `test`, fingerprint `t`.",
@@ -77,26 +81,29 @@ def test_the_model_card_tells_it_all(trained, results):
 def test_a_training_without_its_records_is_plain(options, trained, tmp_path):
     """`negatives` is what an earlier version called `loss`."""
     folder = shutil.copytree(trained, tmp_path / "plain")
-    (folder / "config.yaml").write_text(yaml.safe_dump(yaml.safe_load((folder / "config.yaml").read_text()) | options))
+    change(folder / "config.yaml", **options)
     card = model_card(folder, "me/clip-plain")
     assert "| records | none |" in card and "this is plain fine-tuning" in card
 
 
+def change(file: Path, **values) -> None:
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | values))  # which reads JSON as well
+
+
 def test_what_only_some_were_measured_on_is_a_dash_for_the_others(trained, results):
-    for folder, right in ((results[0], 0.5), (results[2], 0.625)):
-        summary = json.loads((folder / "summary.json").read_text())
+    for name, right in (("b", 0.5), ("r", 0.625)):
+        summary = json.loads((results / name / "summary.json").read_text())
         summary |= {"sugarcrepe_accuracy": right, "sugarcrepe_n_cases": 7511}
         summary["intervals"]["sugarcrepe_accuracy"] = [right - 0.01, right + 0.02]
-        (folder / "summary.json").write_text(json.dumps(summary))
+        (results / name / "summary.json").write_text(json.dumps(summary))
     card = model_card(trained, "me/clip-repair", results=results)
     assert "| sugarcrepe accuracy | 50.0 [49.0, 52.0] | – | 62.5 [61.5, 64.5] |" in card
 
 
-def test_a_folder_of_several_models_gives_all_of_them(trained, results, stage_folder, tmp_path):
-    folder = stage_folder(tmp_path / "compare", "evaluate", {}, {"models": [each.name for each in results]})
-    for each in results:
-        shutil.copytree(each, folder / each.name)
-    assert model_card(trained, "me/x", results=[folder]) == model_card(trained, "me/x", results=results)
+def test_an_evaluation_of_this_model_alone_has_no_comparison(trained, results):
+    change(results / "r" / "config.yaml", pairs="me/photos", split="test", pairs_fingerprint="t")
+    card = model_card(trained, "me/x", results=results / "r")
+    assert "|  | **this model** |" in card and "- against" not in card and "split `test`, fingerprint `t`" in card
 
 
 def test_a_model_of_unknown_making_says_so(clip_folder):
@@ -111,28 +118,11 @@ def test_other_dual_encoders_are_not_said_to_be_clip(siglip_folder):
     assert 'padding="max_length"' in card and "SentenceTransformer(" not in card
 
 
-def test_other_models_are_told_apart_and_none_is_called_base(trained, results, tmp_path):
-    """`repair-hf run` calls each model `retriever`, and another training may start from another `base`."""
-    own = yaml.safe_load((results[1] / "config.yaml").read_text())
-    for name in ("world/base", "runs/round-0/retriever", "runs/round-1/retriever"):
-        folder = shutil.copytree(results[1], tmp_path / name)
-        (folder / "config.yaml").write_text(yaml.safe_dump(own | {"model": name, "model_digest": name}))
-        results.append(folder)
-    card = model_card(trained, "me/x", results=results)
-    for name in ("world--base", "round-0--retriever", "round-1--retriever", "vanilla"):
-        assert f"- against `{name}` (" in card
-    assert card.count("before training") == 1
-
-
-def test_what_was_not_measured_alike_is_not_compared(trained, results):
-    with pytest.raises(UserError, match="no folder is of the weights in"):
-        model_card(trained, "me/x", results=results[:2])
-    with pytest.raises(UserError, match="are of one model"):
-        model_card(trained, "me/x", results=[*results, results[-1]])
-    changed = yaml.safe_load((results[0] / "config.yaml").read_text()) | {"pairs_fingerprint": "other"}
-    (results[0] / "config.yaml").write_text(yaml.safe_dump(changed))
-    with pytest.raises(UserError, match="measured on different pairs"):
-        model_card(trained, "me/x", results=results)
+def test_an_evaluation_without_this_model_and_what_is_none_are_errors(trained, results, tmp_path):
+    with pytest.raises(UserError, match="has no model with the weights in"):
+        model_card(trained, "me/x", results=results / "b")
+    with pytest.raises(UserError, match="holds no finished evaluation"):
+        model_card(trained, "me/x", results=tmp_path)
 
 
 def test_what_is_on_the_hub_and_what_is_on_this_machine(tmp_path, monkeypatch):
@@ -151,9 +141,7 @@ def test_what_is_on_the_hub_and_what_is_on_this_machine(tmp_path, monkeypatch):
 
 def test_records_of_several_rounds_are_listed_and_linked_and_lie_in_nobodys_folder(trained, tmp_path):
     folder = shutil.copytree(trained, tmp_path / "several")
-    options = yaml.safe_load((folder / "config.yaml").read_text())
-    options["records"] = ["/home/ann/round-1/records", "me/photos-repair", "you/photos-repair"]
-    (folder / "config.yaml").write_text(yaml.safe_dump(options))
+    change(folder / "config.yaml", records=["/home/ann/round-1/records", "me/photos-repair", "you/photos-repair"])
     card = model_card(folder, "me/clip-repair")
     line = next(line for line in card.splitlines() if line.startswith("| records |"))
     assert "`…/records`, [`me/photos-repair`](https://huggingface.co/datasets/me/photos-repair), [`you/" in line

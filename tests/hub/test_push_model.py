@@ -45,7 +45,7 @@ Dataset.from_dict(rows, features=features).push_to_hub("me/photos")
     card = sent["README.md"].decode()
     assert "base_model: me/clip" in card and "- me/photos-repair" in card and str(tmp_path) not in card
     assert client.main("push", "model", tmp_path / "out", "--repo", "me/clip-repair", "--license", "mit")[0] == 0
-    code, printed, _ = client.main(*words.split())  # nothing is trained and nothing sent, so that the licence stays
+    code, printed, _ = client.main(*words.split())  # nothing is trained and nothing sent, so that the license stays
     assert code == 0 and "already in me/clip-repair" in printed
     assert hub.count("POST /api/models/me/clip-repair/commit") == 2
     assert "license: mit" in hub.files("model", "me/clip-repair")["README.md"].decode()
@@ -70,7 +70,7 @@ def test_what_a_train_run_may_not_do_is_known_before_it_trains(client, pairs_fol
     code, _, error = client.main(*words.split(), "--hub-model-id", "you/clip")
     assert code == 2 and "may not write to you/clip" in error and not (tmp_path / "out").exists()
     code, _, error = client.main(*words.split(), "--hub-strategy", "every_save")
-    assert code == 2 and "`hub_strategy` cannot be changed: the model is pushed as one commit" in error
+    assert code == 2 and "unknown flags ['--hub-strategy']" in error
 
 
 def test_the_push_of_transformers_is_refused(clip, clip_processor, pairs_folder, tmp_path):

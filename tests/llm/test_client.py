@@ -177,6 +177,18 @@ def test_samples_differ(ask):
     assert len({body["seed"] for body in script.bodies}) == 3
 
 
+def test_several_answers_to_one_question_are_requests_of_their_own(with_chat):
+    async def work(chat):
+        how = {"stage": "edit", "direction": "i2t", "temperature": 0.7, "max_tokens": 9}
+        return await chat.ask_many(QUESTION, samples=3, **how)
+
+    script = Script("a", "b", "c", "not reached")
+    texts = with_chat(script, work)
+    assert sorted(texts) == ["a", "b", "c"] and len({body["seed"] for body in script.bodies}) == 3
+    assert with_chat(script, work) == texts and len(script.bodies) == 3
+    assert {type(text) for text in with_chat(Script(""), work, "openai/another")} == {UnparsedAnswer}
+
+
 def test_equal_questions_are_asked_once(with_chat):
     async def work(chat):
         asked = (chat.ask(QUESTION, stage="audit", direction="t2i", schema=Verdict) for _ in range(5))

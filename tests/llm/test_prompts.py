@@ -1,8 +1,8 @@
 """Prompts: the labels stand where readers look for them, and no caption can step out of its quotation marks."""
 
+import hashlib
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -106,22 +106,41 @@ def test_another_wording_shows_and_asks_for_the_same(name):
     assert ("major mismatch" in other.text(name)) == name.startswith("audit") and "null" not in other.text(name)
 
 
-# What each prompt sends, as the first release with these wordings sent it.
-WHOLE = re.split(r"(?m)^=== (.*)\n", (Path(__file__).parent / "sent_prompts.txt").read_text(encoding="utf-8"))
-SENT = dict(zip(WHOLE[1::2], WHOLE[2::2], strict=True))
+# Digests of what each prompt sends. A paid answer is found by the text that was sent: change one only with a wording.
+SENT = {
+    "audit_i2t": "ef57edfea515",
+    "audit_i2t_grouped": "1a024a63b059",
+    "audit_t2i": "3387d5e2e6ca",
+    "instruct_i2t": "e46e58456780",
+    "instruct_t2i": "bcf767409114",
+    "edit_i2t": "383bd4ca98d5",
+    "edit_t2i": "83d392adba7b",
+    "label_t2i": "f6a3aa132960",
+    "rewrite": "d777d7ba1ee0",
+    "hard_negative": "bcf77ae148bd",
+    "noun_swap": "b01c07cd68ac",
+    "scene_change": "e2e5d193542e",
+    "audit_i2t lenient": "f1e57026a745",
+    "audit_i2t_grouped lenient": "31882b0164e1",
+    "audit_t2i lenient": "d9c5960e5ca6",
+    "instruct_i2t always": "fad1e95f8f07",
+    "instruct_t2i always": "4ff82c097a68",
+    "edit_i2t notes": "58afa04da8ac",
+    "edit_t2i notes": "0dcc68d5d7af",
+}
 SETTINGS = {"lenient": {"audit": "lenient"}, "always": {"always_instruct": True}, "notes": {"notes": "Size\ndecides."}}
 
 
 @pytest.mark.parametrize("request_name", SENT)
 def test_paid_answers_are_found_again(request_name):
-    """A journal knows an answer by the text that was sent. Change `sent_prompts.txt` only together with a wording."""
     name, _, wording = request_name.partition(" ")
     prompts = Prompts(**SETTINGS.get(wording, {}))
     if name == "edit_t2i":
-        assert prompts.image("Recolour {the}\n bus.") + "\n" == SENT[request_name]
+        sent = prompts.image("Recolour {the}\n bus.")
     else:
         system, user = prompts.chat(name, **FIELDS)
-        assert "\n".join([system["content"], "-----", *shown([system, user])]) + "\n" == SENT[request_name]
+        sent = "\n".join([system["content"], "-----", *shown([system, user])])
+    assert hashlib.sha256(f"{sent}\n".encode()).hexdigest()[:12] == SENT[request_name], sent
 
 
 @pytest.mark.parametrize(

@@ -166,12 +166,6 @@ def test_answers_that_are_lost_on_their_way_count(crowd, tmp_path):
     assert use.calls == calls and use.dollars == pytest.approx(dollars)
 
 
-def test_max_usd_holds_though_answers_are_lost(crowd):
-    server = Counted(every_second)
-    crowd(server, 60, limits=Limits(1), max_usd=10 * (BILL + MOST))
-    assert server.came == 20
-
-
 # What fails again and again
 
 

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from repair_hf.mining import false_positives
-from repair_hf.mining.false_positives import annotated_positives, mine_false_positives, sample_queries, summarize
+from repair_hf.mining.false_positives import (
+    annotated_positives,
+    draw_queries,
+    find_false_positives,
+    mine_false_positives,
+    summarize,
+)
 from repair_hf.runtime.options import UserError
 from tests.mining.embeddings import planted
 
@@ -75,18 +81,33 @@ def test_refuses(embeddings, options, message):
         mine_false_positives(*embeddings, **options)
 
 
-def test_sample_keeps_whole_queries_in_order(embeddings):
-    failures = mine_false_positives(*embeddings, d_i2t=3)
-    some = sample_queries(failures, embeddings[2], 4, seed=1)
-    rows = list(zip(some["direction"], some["q"], strict=True))
-    assert len({row for row in rows if row[0] == "t2i"}) == len({row for row in rows if row[0] == "i2t"}) == 4
-    assert rows.count(rows[-1]) == 3
-    asked = {direction: {q for way, q in rows if way == direction} for direction in ("i2t", "t2i")}
-    assert {int(embeddings[2][caption]) for caption in asked["t2i"]} <= asked["i2t"]  # captions of the same images
-    assert rows == sorted(rows, key=lambda row: (row[0] == "i2t", row[1]))
-    assert sample_queries(failures, embeddings[2], 4, seed=1).to_list() == some.to_list()
-    assert sample_queries(failures, embeddings[2], 4, seed=2).to_list() != some.to_list()
-    assert len(sample_queries(failures, embeddings[2], 1000)) == len(failures)
+@pytest.mark.parametrize(("d_i2t", "d_t2i"), [(3, 1), (0, 2), (2, 0)])
+def test_drawn_queries_have_the_rows_that_they_have_among_all(embeddings, d_i2t, d_t2i):
+    """Image 0 and caption 3 answer nothing wrong, so they are never drawn."""
+    images, texts, own = embeddings
+    looks = np.arange(12)
+    positives = annotated_positives(own, 12, [f"{place}" for place in range(30)], looks)
+    sizes = {"d_i2t": d_i2t, "d_t2i": d_t2i}
+    everything, _ = find_false_positives(images, texts, positives, k_mine=100, **sizes)
+    for seed in range(5):
+        queries = draw_queries(positives, own, 4, **sizes, seed=seed)
+        some, _ = find_false_positives(images, texts, positives, k_mine=100, **sizes, queries=queries)
+        drawn = {(direction, q) for direction, rows in queries.items() for q in rows.tolist()}
+        assert some.to_list() == [row for row in everything if (row["direction"], row["q"]) in drawn]
+        assert [len(queries["i2t"]), len(queries["t2i"])] == [4 * (d_i2t > 0), 4 * (d_t2i > 0)]
+        assert not d_i2t or set(own[queries["t2i"]]) <= set(queries["i2t"])  # captions of the same images
+    assert len(draw_queries(positives, own, 1000, **sizes)["t2i"]) == 30 * (d_t2i > 0)
+
+
+def test_a_query_without_a_wrong_answer_is_not_drawn():
+    """All captions have one text but for caption 2, so images 0 and 1 have one wrong answer and caption 0 has one."""
+    positives = annotated_positives(np.array([0, 1, 2]), 3, ["same", "same", "other"], np.array([0, 0, 0]))
+    queries = draw_queries(positives, np.arange(3), 3, d_i2t=1, d_t2i=1)
+    assert {direction: rows.tolist() for direction, rows in queries.items()} == {"i2t": [], "t2i": []}
+    positives = annotated_positives(np.array([0, 1, 2]), 3, ["same"] * 3)
+    assert draw_queries(positives, np.arange(3), 3, d_i2t=1, d_t2i=1)["i2t"].tolist() == []
+    positives = annotated_positives(np.array([0, 0, 1]), 2, ["a", "a", "b"])
+    assert draw_queries(positives, np.array([0, 0, 1]), 1, d_i2t=1, d_t2i=1, seed=1)["t2i"].size == 1
 
 
 def test_table_counts_queries_not_rows():

@@ -40,8 +40,9 @@ def test_queries_and_ground_truths_stay_and_answers_are_wrong_and_distinct(mined
 
 @pytest.mark.parametrize("at_once", [1024, 7])
 def test_scores_and_ranks_are_those_that_mining_gives_the_same_pairs(monkeypatch, at_once):
-    monkeypatch.setattr("repair_hf.mining.ranked_pairs.RANKED_AT_ONCE", at_once)
-    monkeypatch.setattr("repair_hf.mining.ranked_pairs.CELLS", 40 * at_once)  # candidates in several parts
+    monkeypatch.setattr("repair_hf.mining.ranking.PAIRS_AT_ONCE", at_once)
+    monkeypatch.setattr("repair_hf.mining.ranking.PANEL", (4 * at_once, 4 * at_once))  # candidates in several panels
+    monkeypatch.setattr("repair_hf.mining.ranking.CAPTIONS_AT_ONCE", 4 * at_once)
     rng = np.random.default_rng(0)
     images, texts = random_unit(rng, 60, 48), random_unit(rng, 180, 48)
     images[20:40], texts[100:160:2] = images[:20], texts[:60:2]  # ties, also with positives

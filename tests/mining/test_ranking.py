@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from repair_hf.mining import cutoffs, ranking
+from repair_hf.mining import screening
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
+from repair_hf.mining.scores import screen_errors
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
 from tests.mining.embeddings import COLLECTIONS, identical, planted, quantised, random_unit
@@ -31,16 +32,25 @@ def test_few_items_equal_the_whole_matrix(make, n_images, n_texts, block, same_t
 @pytest.mark.parametrize(("k_image", "k_caption", "block"), [(0, 0, 128), (5, 1, 96), (40, 40, 128), (0, 7, 2048)])
 @pytest.mark.parametrize("name", COLLECTIONS)
 def test_many_panels_equal_the_whole_matrix(name, k_image, k_caption, block, dtype, monkeypatch):
-    monkeypatch.setattr(ranking, "screen_dtype", lambda device: dtype)
+    monkeypatch.setattr(
+        screening, "precision", lambda matrix, *_: (dtype, screen_errors(matrix.rows, matrix.columns)[dtype])
+    )
     check(*COLLECTIONS[name](np.random.default_rng(1)), k_image, k_caption, block=block)
 
 
-@pytest.mark.parametrize("margin", [-1.0, 0.0])
-@pytest.mark.parametrize("name", ["good", "classes", "doubles"])
-def test_bad_guesses_cost_time_but_no_false_positive(name, margin, monkeypatch):
-    """Cutoffs that are guessed too high leave queries with too few candidates: these are ranked directly."""
-    monkeypatch.setattr(cutoffs, "MARGIN", margin)
-    check(*COLLECTIONS[name](np.random.default_rng(2)), 30, 30, block=128)
+@pytest.mark.parametrize(
+    ("seconds_of_bfloat16", "name", "wanted"),
+    [(0.5, "good", torch.bfloat16), (1.8, "good", torch.float32), (0.5, "cone", torch.float32)],
+)
+def test_screens_in_what_is_faster_on_this_machine_and_these_vectors(seconds_of_bfloat16, name, wanted, monkeypatch):
+    """In a narrow cone bfloat16 leaves every pair in doubt, so it is slower however fast its products are."""
+    seconds = {torch.float32: 6e-9, torch.bfloat16: 6e-9 * seconds_of_bfloat16}
+    monkeypatch.setattr(screening, "product_seconds", lambda dtype, dim: seconds[dtype])
+    images, texts, own = COLLECTIONS[name](np.random.default_rng(1))
+    seen, choose = [], screening.precision
+    monkeypatch.setattr(screening, "precision", lambda *data: seen.append(choose(*data)) or seen[-1])
+    rank_both_ways(images, texts, Truth.annotated(own, len(images)))
+    assert [dtype for dtype, _ in seen] == [wanted]
 
 
 def test_bfloat16_alone_would_misorder():

@@ -14,7 +14,7 @@ from repair_hf.mining import scores
 from repair_hf.mining.faiss_index import Index, rank_by_index
 from repair_hf.mining.false_positives import mine_false_positives
 from repair_hf.mining.random_failures import at_random
-from repair_hf.mining.scores import NO_KEY, best_directly, best_keys, decode, exact_scores, keys_of, kth_score
+from repair_hf.mining.scores import NO_KEY, best_keys, decode, exact_scores, keys_of, kth_score
 from repair_hf.pairs.truth import Truth
 from tests.mining.embeddings import random_unit
 
@@ -23,7 +23,7 @@ def test_scores_are_the_true_products_rounded_once():
     rng = np.random.default_rng(0)
     images, texts = random_unit(rng, 20, 48), random_unit(rng, 30, 48)
     image, column = rng.integers(0, 20, 200), rng.integers(0, 30, 200)
-    found = exact_scores(images, image, torch.from_numpy(texts.astype(np.float64)), column)
+    found = exact_scores(images, image, texts, column)
     for score, i, c in zip(found, image, column, strict=True):
         products = (Fraction(float(a)) * Fraction(float(b)) for a, b in zip(images[i], texts[c], strict=True))
         assert score == np.float32(float(sum(products)))
@@ -32,12 +32,11 @@ def test_scores_are_the_true_products_rounded_once():
 def test_a_score_does_not_depend_on_its_company():
     rng = np.random.default_rng(1)
     images, texts = random_unit(rng, 1500, 100), random_unit(rng, 7, 100)
-    panel = torch.from_numpy(texts.astype(np.float64))
     image, column = np.repeat(np.arange(1500), 7), np.tile(np.arange(7), 1500)
-    together = exact_scores(images, image, panel, column)
+    together = exact_scores(images, image, texts, column)
     order = rng.permutation(len(image))[:300]
-    np.testing.assert_array_equal(exact_scores(images, image[order], panel, column[order]), together[order])
-    swapped = exact_scores(texts, column[order], torch.from_numpy(images.astype(np.float64)), image[order])
+    np.testing.assert_array_equal(exact_scores(images, image[order], texts, column[order]), together[order])
+    swapped = exact_scores(texts, column[order], images, image[order])
     np.testing.assert_array_equal(swapped, together[order])
 
 
@@ -52,9 +51,9 @@ def test_no_product_is_further_off_than_the_bound(dtype, length):
         texts = np.concatenate([random_unit(rng, 90, size), tilted])
         screened = (torch.from_numpy(images).to(dtype) @ torch.from_numpy(texts).to(dtype).T).to(torch.float32)
         image, column = np.divmod(np.arange(screened.numel()), len(texts))
-        exact = exact_scores(images, image, torch.from_numpy(texts.astype(np.float64)), column)
+        exact = exact_scores(images, image, texts, column)
         off = np.abs(screened.numpy().ravel().astype(np.float64) - exact).max()
-        assert 0 < off <= scores.screen_error(images, texts, dtype)
+        assert 0 < off <= scores.screen_errors(images, texts)[dtype]
 
 
 def test_keys_sort_as_scores_do_and_ties_by_candidate():
@@ -77,26 +76,7 @@ def test_best_of_queries_with_many_few_and_none():
     for place in range(5):
         expected = sorted(keys[query == place], reverse=True)[:4]
         assert best[place].tolist() == expected + [NO_KEY] * (4 - len(expected))
-    np.testing.assert_array_equal(kth_score(query, keys, 5, 4), decode(best[:, 3])[0])
-
-
-@pytest.mark.parametrize("cells", [scores.CELLS, 3000])
-def test_best_directly_is_the_sorted_row(cells, monkeypatch):
-    """In one part, and in several parts that each hold fewer than k."""
-    monkeypatch.setattr(scores, "CELLS", cells)
-    rng = np.random.default_rng(4)
-    queries, candidates = random_unit(rng, 3, 16), random_unit(rng, 2500, 16)
-    candidates[100:120] = candidates[99]  # ties
-    among = np.setdiff1d(np.arange(2500), np.arange(1000, 1300))
-    left_out = (np.array([0, 0, 2]), np.array([99, 4, 1700]))  # 1700 stands for 2000
-    table = (queries.astype(np.float64) @ candidates.astype(np.float64).T).astype(np.float32)
-    table[:, 1000:1300] = -np.inf
-    table[[0, 0, 2], [99, 4, 2000]] = -np.inf
-    for k in (2000, 7):
-        found, best = decode(best_directly(queries, candidates, among, left_out, k, 1e-6))
-        order = np.argsort(-table, axis=1, kind="stable")[:, :k]
-        np.testing.assert_array_equal(best, order)
-        np.testing.assert_array_equal(found, np.take_along_axis(table, order, axis=1))
+    np.testing.assert_array_equal(kth_score(query, score, 5, 4), decode(best[:, 3])[0])
 
 
 def test_importing_changes_no_warning_filters():
@@ -115,9 +95,9 @@ def test_scoring_raises_no_warning_about_sparse_tensors():
             warnings.simplefilter("error")
             failures = mine_false_positives(images, texts, own)
             at_random(failures, images, texts, positives)
-            rank_by_index(images, texts, positives, Index("hnsw"), fps_of_image=2, fps_of_caption=2)
+            rank_by_index("i2t", images, texts, positives, np.arange(10), Index("hnsw"), fps=2)
             judging._scores(images, texts, own[:, None], np.arange(30)[:, None])
             with pytest.raises(UserWarning, match="Sparse CSR"):
-                exact_scores(images, own, torch.from_numpy(texts.astype(np.float64)), np.arange(30))
+                exact_scores(images, own, texts, np.arange(30))
     finally:
         torch.set_warn_always(False)

@@ -145,9 +145,12 @@ def test_a_dark_deep_grey_stays_dark_and_its_transparent_value_turns_white():
 
 def test_a_transparent_image_leaves_the_others_where_they_are(tmp_path):
     """Only the transparent one is drawn anew, into the cache; the others stay on disk as they are."""
-    noise = np.random.default_rng(0).integers(0, 256, (20, 256, 256, 3), dtype=np.uint8)
-    files = [encode(PIL.Image.fromarray(each), "PNG") for each in noise]
-    files.insert(3, encode(PIL.Image.new("RGBA", (300, 300), (255, 0, 0, 0)), "PNG"))
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, (20, 256, 256, 3), dtype=np.uint8)
+    files = [encode(PIL.Image.fromarray(each), "PNG", compress_level=1) for each in noise]
+    large = PIL.Image.fromarray(rng.integers(0, 256, (900, 900, 3), dtype=np.uint8)).convert("RGBA")
+    large.putpixel((0, 0), (255, 0, 0, 0))
+    files.insert(3, encode(large, "PNG"))
     columns = {"image": files, "caption": [f"caption {k}" for k in range(21)]}
     Dataset.from_dict(columns).cast_column("image", Image()).save_to_disk(tmp_path / "rows")
     data, before = load_from_disk(str(tmp_path / "rows")), pa.total_allocated_bytes()

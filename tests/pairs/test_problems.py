@@ -87,13 +87,14 @@ def test_images_of_other_splits_are_not_looked_at(folder):
     assert load_pairs(folder, strict=True).images["image_id"][:] == ["red_square.png"]
 
 
-def test_a_dataset_of_the_hub_names_no_file_of_this_machine(pairs_folder, monkeypatch):
+def test_a_dataset_of_the_hub_names_no_file_of_this_machine(pairs_folder, tmp_path, monkeypatch):
     """Paths in a downloaded dataset must not read files of this machine, which could reach an LLM provider."""
     paths = sorted(map(str, pairs_folder.glob("*.png")))[:2]
     rows = Dataset.from_dict({"image": paths, "caption": ["one", "two"]}).cast_column("image", Image())
     monkeypatch.setattr("repair_hf.pairs.sources.load_any", lambda *named: rows)
-    assert len(load_pairs(str(pairs_folder.parent), split="all").images) == 2  # a folder of one's own
-    with pytest.raises(UserError, match="`me/photos` holds no usable image.*2 images outside the data's folder"):
+    assert len(load_pairs(tmp_path, split="all").images) == 2  # a folder of one's own
+    remedy = "2 images that are no files of their dataset; if you trust it, download"
+    with pytest.raises(UserError, match=f"`me/photos` holds no usable image.*{remedy}"):
         load_pairs("me/photos", split="all")
 
 
@@ -106,7 +107,9 @@ def test_a_problem_shows_names_escaped():
 def sources(pairs_folder, tmp_path_factory) -> Path:
     """A folder of sources that cannot be loaded, and the good folder `good`."""
     folder = tmp_path_factory.mktemp("sources")
-    (folder / "good").symlink_to(pairs_folder)
+    (folder / "parent").mkdir()
+    for link in (folder / "good", folder / "parent" / "photos"):
+        link.symlink_to(pairs_folder)
     (folder / "list.json").write_text("[]")
     (folder / "torn.json").write_text("{")
     (folder / "latin.csv").write_bytes(b"image,caption\nx.png,caf\xe9\n")
@@ -133,6 +136,7 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
         ("empty", {}, "has no usable row"),
         ("no images", {}, "holds no usable image with a caption: 1 image that does not exist"),
         ("torn", {}, "has no usable row.*In JSON Lines: {"),
+        ("parent", {}, "parent` has no captions.jsonl, but a folder in it has: give .*parent/photos"),
         ("absent", {}, r"is not a local file or folder, and cannot be loaded as a dataset: .*[^.]\. Give a folder"),
         ("good/red_circle.png", {}, r"is a file; only tables \(.csv, .tsv, .jsonl, .parquet\) and caption JSONs"),
         ("good/captions.jsonl", {"caption_column": "text"}, r"no column `text`; it has \['image', 'captions'\]"),

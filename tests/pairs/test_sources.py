@@ -236,6 +236,14 @@ def test_a_photograph_in_several_rows_is_one_image(folder, tmp_path, stored):
     assert content(load_pairs(folder, split="all", strict=True)) == {"red_circle.png": ["a", "b"]}
 
 
+def test_an_image_in_several_splits_is_named(folder, caplog):
+    rows = [("red_circle.png", "train"), ("blue_circle.png", "test"), ("red_circle.png", "test")]
+    write(folder, [{"image": name, "captions": ["a"], "split": split} for name, split in rows])
+    assert content(load_pairs(folder, split="test")) == {"blue_circle.png": ["a"]}
+    (message,) = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    assert "1 images stand in several splits, such as 'red_circle.png' in test and train" in message
+
+
 def test_bad_rows_of_a_table(folder):
     table = folder / "rows.csv"
     table.write_text(

@@ -136,6 +136,7 @@ def test_a_wrong_value_in_python_is_an_error_too(values, message):
     [
         ([], "required: --dish"),
         (["--dish", "soup", "--kmine", "5"], r"unknown flags \['--kmine'\]. Did you mean `k_mine`"),
+        (["--dish", "soup", "--km", "5"], r"unknown flags \['--km'\]. Did you mean `k_mine` for `km`"),
         (["--dis", "soup"], r"unknown flags \['--dis'\]"),  # an abbreviation is not guessed at
         (["--dish", "soup", "stew"], "unrecognized arguments: stew"),
         (["--dish", "soup", "--k-mine", "many"], "invalid int value: 'many'"),
@@ -195,5 +196,5 @@ def test_flags_of_options_fill_the_same_options():
 def test_keywords_of_a_function_fill_the_options_that_declare_them():
     stage, options = fill([StageOptions, Options], {"dish": "soup", "output": "x", "rate": 0.25}, "cook")
     assert (stage, options) == (StageOptions("x"), Options("soup", rate=0.25))
-    with pytest.raises(UserError, match=r"`cook` has no option \['dsh'\]. Did you mean `dish`\?"):
+    with pytest.raises(UserError, match=r"`cook` has no option \['dsh'\]. Did you mean `dish`"):
         fill([StageOptions, Options], {"dsh": "soup", "output": "x"}, "cook")

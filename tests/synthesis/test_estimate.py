@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from small_world import World
 
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.cost import Usage
 from repair_hf.llm.ledger import Ledger
-from repair_hf.synthesis.estimate import estimate_run
+from repair_hf.synthesis.estimate import estimate_run, rehearse
 from repair_hf.synthesis.options import SynthesisOptions
 from repair_hf.toyworld import oracle
 
@@ -21,10 +22,11 @@ def world(encoder, tmp_path_factory) -> World:
     return World.build(folder, encoder, 12, d_i2t=3, keep=lambda row: row["direction"] == "i2t" or row["q"] % 3 == 0)
 
 
-def estimated(world, *, measured=None, price=(1e-6, 1e-5), image_price=0.5, **options) -> dict:
-    prices = {"price": price, "image_price": image_price}
+def estimated(world, *, price=(1e-6, 1e-5), image_price=0.5, **options) -> dict:
     failures, how = world.failures.to_list(), SynthesisOptions(**options)
-    estimate = estimate_run(world.pairs, failures, MODEL, how, measured=measured, **prices)
+    mined = Counter(row["direction"] for row in failures)
+    rehearsal = rehearse(world.pairs, failures, MODEL, how)
+    estimate = estimate_run(rehearsal, mined, how, price=price, image_price=image_price)
     return {(stage.stage, stage.direction): stage for stage in estimate.stages}
 
 
@@ -35,7 +37,7 @@ def calls(estimate: dict) -> dict[str, tuple[int, ...]]:
     return {way: (*counts, estimate["edit", way].image_calls) for way, counts in llm_calls.items()}
 
 
-def test_without_a_measurement_every_failure_is_repaired(world):
+def test_every_failure_counts_as_repaired(world):
     found = estimated(world)
     assert calls(found) == {"i2t": (36, 36, 108, 0), "t2i": (20, 20, 0, 60)}
     audit, images = found["audit", "i2t"], found["edit", "t2i"]
@@ -54,13 +56,9 @@ def test_options_that_ask_less_are_counted_as_less(world):
 
 @pytest.mark.parametrize("grouped", [False, True])
 def test_what_is_not_audited_is_not_counted_as_audited(grouped, world):
-    """Nor does a share of failures that an audit in the same folder has passed count."""
-    usual = {("audit", "i2t"): 20_000, ("instruct", "i2t"): 10_000, ("audit", "t2i"): 40, ("instruct", "t2i"): 20}
-    measured = {place: Usage(calls=calls, prompt_tokens=100 * calls) for place, calls in usual.items()}
-    found = estimated(world, audited=False, grouped_audit=grouped, measured=measured)
+    found = estimated(world, audited=False, grouped_audit=grouped)
     assert calls(found) == {"i2t": (0, 36, 108, 0), "t2i": (0, 20, 0, 60)}
     assert found["audit", "i2t"].dollars == found["audit", "t2i"].dollars == 0.0
-    assert found["instruct", "i2t"].prompt_tokens == 3600
 
 
 def test_tokens_come_near_to_what_a_run_is_billed(world, tmp_path):
@@ -73,20 +71,6 @@ def test_tokens_come_near_to_what_a_run_is_billed(world, tmp_path):
         assert per_call == pytest.approx(use.prompt_tokens / use.calls, rel=0.25), place
 
 
-def test_a_measurement_takes_the_place_of_the_count(world):
-    measured = {
-        ("audit", "i2t"): Usage(calls=30, prompt_tokens=30_000, completion_tokens=3_000),
-        ("instruct", "i2t"): Usage(calls=20, prompt_tokens=20_000, completion_tokens=100),
-        ("audit", "t2i"): Usage(calls=3, prompt_tokens=99_999, completion_tokens=99_999),  # too few to say anything
-    }
-    found, counted = estimated(world, measured=measured), estimated(world)
-    audit, instruct, edit = (found[stage, "i2t"] for stage in ("audit", "instruct", "edit"))
-    assert (audit.prompt_tokens, audit.completion_tokens) == (36_000, 3_600)
-    assert (instruct.llm_calls, instruct.prompt_tokens) == (24, 24_000)  # two of three pass
-    assert edit.llm_calls == 72
-    assert found["audit", "t2i"] == counted["audit", "t2i"]
-
-
 def test_an_unknown_price_is_no_price(world):
     found = estimated(world, price=None, image_price=None)
     assert {stage.dollars for stage in found.values()} == {None}
@@ -95,8 +79,7 @@ def test_an_unknown_price_is_no_price(world):
 
 
 def test_one_direction_alone(world):
-    measured = {(stage, "t2i"): Usage(calls=30, prompt_tokens=30_000) for stage in ("audit", "instruct")}
-    found = estimated(world._replace(failures=world.of("i2t")), measured=measured)
+    found = estimated(world._replace(failures=world.of("i2t")))
     assert (found["audit", "t2i"].llm_calls, found["edit", "t2i"].image_calls) == (0, 0)
 
 

@@ -20,9 +20,8 @@ SEEDS = [7, 8, 9]
 
 
 def open_tiny(folder, **settings) -> DiffusersEditor:
-    return load_editor(
-        str(folder), **{"steps": 2, "size": 64, "dtype": "auto", "offload": "none", "device": "cpu"} | settings
-    )
+    options = {"steps": 2, "size": 64} | settings
+    return load_editor(EditorOptions(str(folder), **{f"editor_{k}": v for k, v in options.items()}), device="cpu")
 
 
 @pytest.fixture(params=["flux_folder", "pix2pix_folder"])
@@ -83,7 +82,7 @@ def test_draws_from_text_alone(flux_folder, wide):
 
 
 def test_an_editor_that_cannot_draw_is_named_at_once(flux_folder, pix2pix_folder):
-    assert check_pipeline(str(flux_folder), offload="none", from_text=True) == str(flux_folder)
+    assert check_pipeline(EditorOptions(str(flux_folder)), from_text=True) == str(flux_folder)
     with pytest.raises(UserError, match="InstructPix2PixPipeline: it edits images but cannot draw from text alone"):
         check_editor(EditorOptions(str(pix2pix_folder)), from_text=True)
 
@@ -138,7 +137,7 @@ def test_a_pipeline_that_takes_no_image_is_refused():
         def __call__(self, prompt, generator=None): ...
 
     with pytest.raises(UserError, match="TextToImage, whose call takes no image"):
-        DiffusersEditor(TextToImage(), "my/model", steps=1, size=64)
+        DiffusersEditor(TextToImage(), "my/model", EditorOptions("my/model"))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from scripted import Scripted
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.ledger import Ledger
 from repair_hf.llm.prompts import Prompts
-from repair_hf.synthesis.instruct import CaptionInstruction, ImageInstruction, instruct
+from repair_hf.synthesis.instruct import CaptionInstruction, instruct
 from repair_hf.synthesis.pipeline import _run
 
 
@@ -70,8 +70,3 @@ async def _into(found, work):
 def test_an_instruction_without_known_types_or_words_is_none(said):
     with pytest.raises(ValidationError, match="error_types|edit_instruction"):
         CaptionInstruction(**said)
-
-
-def test_an_image_instruction_says_something():
-    with pytest.raises(ValidationError):
-        ImageInstruction(edit_instruction="  \n")

@@ -11,8 +11,8 @@ from training_runs import assert_same, curve, losses, weights
 from transformers import TrainerCallback
 
 from repair_hf.runtime.options import UserError
+from repair_hf.training.batches import OneCaptionPerImage
 from repair_hf.training.checkpoints import SEAL, LoopCallback, find_checkpoint, is_whole, seal
-from repair_hf.training.sampling import OneCaptionPerImage
 from repair_hf.training.step import PairObjective
 
 FILES = ("model.safetensors", "optimizer.pt", "trainer_state.json")

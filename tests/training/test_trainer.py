@@ -16,7 +16,7 @@ from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.evaluation.retrieval import evaluate_retrieval
 from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.runtime.options import UserError
-from repair_hf.training import collation
+from repair_hf.training import batches
 from repair_hf.training.finetune import train
 from repair_hf.training.step import Objective, PairObjective
 from repair_hf.training.trainer import RepairTrainer
@@ -137,7 +137,7 @@ def test_chunks_and_groups_of_captions_give_the_gradients_of_the_whole(
         return loss.item(), {name: p.grad for name, p in trainer.model.named_parameters()}, sizes
 
     loss, expected, whole = gradients(None)
-    monkeypatch.setattr(collation, "AT_ONCE_ON_CPU", 4)
+    monkeypatch.setattr(batches, "AT_ONCE_ON_CPU", 4)
     found, grads, chunks = gradients(chunk_size)
     assert found == pytest.approx(loss, rel=2e-6)  # float32, summed in another order
     apart = sum((grads[name] - value).square().sum() for name, value in expected.items()).sqrt()

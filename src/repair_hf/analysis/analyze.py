@@ -8,7 +8,8 @@ from typing import Any
 from repair_hf.analysis.error_labels import label_images
 from repair_hf.analysis.mined import is_mined, load_mined, questions, sample_failures
 from repair_hf.analysis.options import LabelOptions
-from repair_hf.analysis.report import SAMPLES, Finding, write_findings, write_report
+from repair_hf.analysis.record_sample import sample_records
+from repair_hf.analysis.report import SAMPLES, Finding, write_report
 from repair_hf.analysis.run_data import LABELS, PairsPlace, RunData, gather, moved_pairs
 from repair_hf.analysis.run_findings import run_findings
 from repair_hf.llm.cost import Usage
@@ -16,8 +17,6 @@ from repair_hf.records.dataset import load_kept
 from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import UserError, fill
 from repair_hf.synthesis.models import open_chat, open_ledger
-
-PAGE = "report.html"
 
 
 def analyze(
@@ -28,7 +27,8 @@ def analyze(
     Args:
         run: Folder of `repair-hf mine`, `synthesize`, `run` or `demo`, or records on the Hub.
         output: Folder of the report; by default `report` in the run's folder.
-        pairs: The pairs of the run, or where they are now; by default what the run records.
+        pairs: The pairs, or where they are now, for images that the records lack. Mined failures need them; by
+            default they are what the run records.
         seed: Seed of the sample of records shown.
         options: `llm`, which labels image instructions by error type, and the other options of an LLM.
 
@@ -51,10 +51,7 @@ def analyze(
             return _of_mine(run, folder, pairs, seed)
         if llm.llm is not None:
             label(gather(run), llm)
-        data, known = gather(run), moved_pairs(run, pairs)
-        answers, findings = run_findings(data, known)
-        write_report(data, folder, findings, answers, seed=seed)
-        return [answers.helped, *findings]
+        return _of_run(run, folder, pairs, seed)
 
 
 def report_folder(run: str | Path, output: str | Path | None) -> Path:
@@ -90,9 +87,18 @@ def instructions(data: RunData) -> dict[Path, list[dict[str, Any]]]:
     return {folder: [row for row in table.to_list() if row["direction"] == "t2i"] for folder, table in tables.items()}
 
 
+def _of_run(run: str | Path, folder: Path, pairs: PairsPlace, seed: int) -> list[Finding]:
+    data, known = gather(run), moved_pairs(run, pairs)
+    answers, findings = run_findings(data)
+    drawn = len(data.records) and sample_records(data.records, n=SAMPLES, pairs=known, folders=data.folders, seed=seed)
+    counts = f"{data.name} · {len(data.kept):,} records, {len(data.dropped):,} failures dropped"
+    write_report(folder, "What was repaired", counts, findings, drawn.rows if drawn else (), answers)
+    return [answers.helped, *findings]
+
+
 def _of_mine(run: str | Path, folder: Path, pairs: PairsPlace, seed: int) -> list[Finding]:
     mined = load_mined(run, moved_pairs(run, pairs))
     findings = [questions(mined)]
     sample, count = sample_failures(mined, n=SAMPLES, seed=seed), f"{len(mined.failures):,} false positives"
-    write_findings(folder, "What was mined", f"{mined.folder.name} · {count}", findings, sample.rows)
+    write_report(folder, "What was mined", f"{mined.folder.name} · {count}", findings, sample.rows)
     return findings

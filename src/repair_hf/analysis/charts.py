@@ -23,7 +23,7 @@ INK, MUTED, PAPER, CARD, RULE = "#1f2933", "#5c6773", "#eef0f3", "#ffffff", "#d5
 ROLES = {"q": "#4d5863", "gt": "#00704f", "fp": "#b04a00", "edit": "#00639b"}  # of text: a contrast of 4.5 on PAPER
 COLUMN = 3.4  # inches: the width of a column in two-column papers
 DPI = 220
-COLOURS = {"t2i": "#e69f00", "i2t": "#0072b2"}
+COLORS = {"t2i": "#e69f00", "i2t": "#0072b2"}
 NAMES = {"t2i": "text → image", "i2t": "image → text"}
 # For letters that DejaVu Sans lacks; those that this machine has.
 FALLBACKS = (

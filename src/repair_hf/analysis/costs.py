@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from repair_hf.llm.calls import format_dollars
 from repair_hf.llm.cost import Estimate, StageCost, Usage, add_up, known_dollars
 from repair_hf.synthesis.models import find_editor, find_llm
 from repair_hf.synthesis.options import EditorOptions, LLMOptions
@@ -65,14 +66,7 @@ def describe_paid(paid: Mapping[tuple[str, str], Usage]) -> str:
     tokens = _thousands(sum(use.prompt_tokens + use.completion_tokens for use in uses))
     if unpriced:
         return f"Unknown: {unpriced:,} of {answers:,} answers have no list price. They used {tokens} K tokens."
-    return f"{dollars(known_dollars(uses))} for {answers:,} answers of {tokens} K tokens, at list prices."
-
-
-def dollars(amount: float | None) -> str:
-    """Format an amount with two decimals; what they would show as nothing is below a cent."""
-    if amount is None:
-        return "unknown"
-    return "<$0.01" if 0 < amount < 0.005 else f"${amount:,.2f}"
+    return f"{format_dollars(known_dollars(uses))} for {answers:,} answers of {tokens} K tokens, at list prices."
 
 
 def time_at_limits(
@@ -100,21 +94,23 @@ def whole_price(items: Sequence[Item]) -> str:
         count, amounts = found.get(key := (item.kind, item.model, item.place), (0.0, []))
         found[key] = count + item.number, [*amounts, item.dollars]
     each = [
-        f"{count:,.0f} {kind} by {model} {dollars(add_up(amounts))}"
+        f"{count:,.0f} {kind} by {model} {format_dollars(add_up(amounts))}"
         + ("" if place == "litellm" else " and the time of your machine")
         for (kind, model, place), (count, amounts) in found.items()
     ]
-    return f"Whole price: {dollars(add_up(item.dollars for item in items))}{': ' * bool(each)}{', '.join(each)}."
+    return (
+        f"Whole price: {format_dollars(add_up(item.dollars for item in items))}{': ' * bool(each)}{', '.join(each)}."
+    )
 
 
 def _estimated(cost: StageCost | Estimate) -> tuple[str, str, str]:
-    return _thousands(cost.prompt_tokens), _thousands(cost.completion_tokens), dollars(cost.dollars)
+    return _thousands(cost.prompt_tokens), _thousands(cost.completion_tokens), format_dollars(cost.dollars)
 
 
 def _paid(uses: Sequence[Usage]) -> tuple[int, str, str, str, str]:
     tokens_in, tokens_out = (sum(vars(use)[name] for use in uses) for name in ("prompt_tokens", "completion_tokens"))
     counts = _thousands(tokens_in), _thousands(tokens_out), _thousands(tokens_in + tokens_out)
-    return sum(use.calls for use in uses), *counts, dollars(known_dollars(uses))
+    return sum(use.calls for use in uses), *counts, format_dollars(known_dollars(uses))
 
 
 def _thousands(tokens: float) -> str:

@@ -47,9 +47,10 @@ def funnel(data: RunData) -> Finding:
 
 def reasons(data: RunData) -> Finding:
     """Why failures were dropped."""
-    at = lost_at(data.dropped, is_audited=was_audited(data))
-    counts = data.dropped.assign(stage=at).value_counts(["direction", "reason", "stage"])
-    table = counts.rename("failures").reset_index().sort_values(["direction", "failures"], ascending=[True, False])
+    table = pd.crosstab(data.dropped["reason"], data.dropped["direction"]).reindex(
+        columns=list(DIRECTIONS), fill_value=0
+    )
+    table = table.loc[table.sum(axis=1).sort_values(ascending=False).index].reset_index()
     table["meaning"] = table["reason"].map(REASONS)
-    note = "Each dropped failure has one reason; the config dropped holds both."
+    note = "Each dropped failure has one reason; the config `dropped` holds both."
     return Finding("dropped", "Why failures were dropped", note, table)

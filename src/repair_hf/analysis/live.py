@@ -13,8 +13,9 @@ from typing import Any
 
 from PIL import Image
 
-from repair_hf.analysis.costs import dollars, span
+from repair_hf.analysis.costs import span
 from repair_hf.analysis.pages import card, render
+from repair_hf.llm.calls import format_dollars
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
@@ -71,7 +72,7 @@ class LiveView:
         facts = {
             "through": f"{done:,} of {self.total:,} failures",
             "pace": f"{60 * pace:,.0f} a minute",
-            "paid in this run": dollars(self.spent()),
+            "paid in this run": format_dollars(self.spent()),
         }
         if pace and not is_done:
             facts["left"] = f"about {span((self.total - done) / pace / 60)} at this pace"

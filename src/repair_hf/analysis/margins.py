@@ -10,7 +10,7 @@ import pandas as pd
 from datasets import Dataset
 from matplotlib.figure import Figure
 
-from repair_hf.analysis.charts import COLOURS, NAMES, chart
+from repair_hf.analysis.charts import COLORS, NAMES, chart
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.records.columns import MODALITIES
 from repair_hf.runtime.options import UserError
@@ -48,7 +48,7 @@ def margin_figure(before: pd.DataFrame, after: pd.DataFrame) -> Figure:
         for axes, way in zip(np.atleast_1d(panels), ways, strict=True):
             old, new = (table[table["direction"] == way]["margin"] for table in (before, after))
             axes.hist(old, edges, color="#aaaaaa", label=f"before: {np.mean(old > 0):.0%}")
-            axes.hist(new, edges, histtype="step", color=COLOURS[way], lw=1.4, label=f"after: {np.mean(new > 0):.0%}")
+            axes.hist(new, edges, histtype="step", color=COLORS[way], lw=1.4, label=f"after: {np.mean(new > 0):.0%}")
             axes.axvline(0, ymax=0.66, color="black", lw=0.9, ls=":")
             axes.set_title(f"{NAMES[way]}: edit preferred", loc="left", fontsize=7)
             axes.set_xlabel("cos(q, edit) − cos(q, fp)", fontsize=7)

@@ -20,7 +20,7 @@ from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, SOURCES
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.own_files import intact
+from repair_hf.runtime.own_files import intact, read_json
 
 FAR = 100  # false positives ahead: the annotation may be wrong
 TIE = 0.01  # of cosine: both answers may be right
@@ -108,17 +108,18 @@ def questions(mined: Mined) -> Finding:
         "should be mended first: the audit drops such failures, and you pay for it."
     )
     if cosine is None:
-        note += " Images were not compared: the folder does not hold their vectors."
+        note += " Images were not compared: their vectors are no longer stored."
     heads = ["question", "direction", "failures", "of", "share"]
     return Finding("questions", "Is a repair worth it?", note, pd.DataFrame(rows, columns=heads))
 
 
 def _image_cosines(mined: Mined) -> np.ndarray | None:
     """Return the cosine of the right image and the wrong one of each failure, (n,); None without stored vectors."""
-    files = sorted((mined.folder / "embeddings").glob("images-*.npy"))
-    if len(files) != 1:
+    summary = mined.folder / "summary.json"
+    files = read_json(summary, remedy=REMEDY).get("vectors") if summary.is_file() else None
+    if not files or not Path(files[0]).is_file():
         return None
-    with intact(files[0], REMEDY):
+    with intact(Path(files[0]), REMEDY):
         vectors = np.load(files[0], mmap_mode="r")  # (N, D), unit
     if len(vectors) != len(mined.pairs.images):
         return None

@@ -35,11 +35,11 @@ class ShowOptions(Bounded):
         None, "Draw near misses of a folder of `evaluate` that are right only after repair, or only before."
     )
     seed: int = opt(0, "Seed of the sample.")
-    output: str = opt("sheet.html", "Page (.html) or picture (.png) to write.")
+    output: str | None = opt(None, "Page (.html) or picture (.png). Default: `sheet.html` in the folder shown.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if Path(self.output).suffix.lower() not in (".html", ".png"):
+        if self.output is not None and Path(self.output).suffix.lower() not in (".html", ".png"):
             raise UserError(f"`output` must be an .html or .png file, got {self.output!r}.")
 
     @property

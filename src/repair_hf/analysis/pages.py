@@ -16,10 +16,11 @@ from PIL import Image
 
 from repair_hf.analysis.charts import CARD, INK, MUTED, PAPER, ROLES, RULE
 from repair_hf.analysis.record_sample import ROLE_NAMES, RecordSample
+from repair_hf.analysis.tables import Rows
 from repair_hf.analysis.word_diff import Run, compare
 from repair_hf.records.columns import MODALITIES, REASONS
 
-FEW_COLOURS = 4096  # a drawing has fewer; lossless compression is smaller for it
+FEW_COLORS = 4096  # a drawing has fewer; lossless compression is smaller for it
 
 
 def render(template: str, **values: Any) -> str:
@@ -55,12 +56,12 @@ def data_uri(image: Image.Image, *, side: int = 320) -> str:
     shown = image.convert("RGB")
     shown.thumbnail((side, side), Image.Resampling.LANCZOS)
     file = io.BytesIO()
-    shown.save(file, "WEBP", lossless=shown.getcolors(FEW_COLOURS) is not None, quality=85)
+    shown.save(file, "WEBP", lossless=shown.getcolors(FEW_COLORS) is not None, quality=85)
     return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def gallery(sample: RecordSample, questions: Sequence[Sequence[str]] = ()) -> str:
-    """Write the page of `repair-hf show`; `questions` are the rows of a table above the cards, heads first.
+def gallery(sample: RecordSample, questions: Rows | None = None) -> str:
+    """Write the page of `repair-hf show`; `questions` are heads and rows of a table above the cards.
 
     Cards with a margin can be sorted by it, by style sheets alone.
     """

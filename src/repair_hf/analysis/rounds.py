@@ -31,9 +31,9 @@ def round_rows(rounds: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[lis
             cells += ["–", "–"] if before is None else [f"{new:,}", f"{total[side]:,}"]
         for side in SIDES:
             now = 100 * each["metrics"][f"{side}_R@1"]
-            delta = "–" if before is None else f"{now - 100 * before[f'{side}_R@1']:+.2f}"
-            cells += [f"{now:.2f}", delta]
-        cells.append("–" if before is None else f"{mean_gain(before, each['metrics']):+.2f}")
+            delta = "–" if before is None else f"{now - 100 * before[f'{side}_R@1']:+.1f}"
+            cells += [f"{now:.1f}", delta]
+        cells.append("–" if before is None else f"{mean_gain(before, each['metrics']):+.1f}")
         rows.append(cells)
         before = each["metrics"]
     return heads, rows

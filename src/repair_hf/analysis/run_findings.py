@@ -14,22 +14,18 @@ from repair_hf.analysis.people.findings import people_findings
 from repair_hf.analysis.report import Answers, Finding
 from repair_hf.analysis.rounds import round_rows
 from repair_hf.analysis.run_data import RunData
-from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import REASONS
-from repair_hf.runtime.options import UserError
 from repair_hf.runtime.own_files import read_json
-from repair_hf.training.fills import Edits
 
 
-def run_findings(data: RunData, pairs: Pairs | None = None) -> tuple[Answers, list[Finding]]:
-    """Collect what opens the report of a run, and its sections; `pairs` are those of its options by default."""
+def run_findings(data: RunData) -> tuple[Answers, list[Finding]]:
+    """Collect what opens the report of a run, and its sections."""
     helped, *ranks = repair_findings(data.root)
     sections = [
         funnel(data),
         reasons(data),
         error_finding(data),
         _costs(data),
-        _training_pairs(data, pairs),
         *ranks,
         *_rounds(data.root),
         *people_findings(list(data.folders)),
@@ -48,7 +44,10 @@ def _what_to_look_at(data: RunData, helped: Finding) -> list[tuple[str, str]]:
     lost = [] if helped.data is None else helped.data[helped.data["high"] < 0]["comparison"].unique()
     found += [(f"{name}: worse with records.", "ranks") for name in lost]
     if len(data.kept):
-        return [*found, ("The records at the end: does each edit fit its query, and keep everything else?", "records")]
+        return [
+            *found,
+            ("The examples at the end: does each edit fit its query, and keep everything else?", "records"),
+        ]
     return [*found, ("No failure became a record.", "funnel")]
 
 
@@ -62,20 +61,6 @@ def _costs(data: RunData) -> Finding:
     )
     heads = ["stage", "direction", *PAID_HEADS[2:]]
     return Finding("costs", title, text, pd.DataFrame(paid_rows(paid), columns=heads))
-
-
-def _training_pairs(data: RunData, pairs: Pairs | None) -> Finding:
-    title = "Pairs for training"
-    try:
-        fill = Edits(data.pairs() if pairs is None else pairs, data.records)
-    except UserError as error:  # the pairs lie elsewhere, or the records are from other pairs
-        return Finding("training_pairs", title, f"Not counted: {error}")
-    report = fill.report()
-    rows = [("training captions", report["anchors"])]
-    rows += [(f"with {number} edits beside them", report[f"beside_{n}"]) for n, number in ((2, "two"), (1, "one"))]
-    rows += [(f"{way.upper()} edits", report[f"edits_{way}"]) for way in ("i2t", "t2i")]
-    text = "With the default options of `train`. Each edit stands beside the item that it was made from."
-    return Finding("training_pairs", title, text, pd.DataFrame(rows, columns=["", "count"]))
 
 
 def _rounds(root: Path | None) -> list[Finding]:

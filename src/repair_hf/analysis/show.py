@@ -11,8 +11,8 @@ from repair_hf.analysis.options import ShowOptions
 from repair_hf.analysis.pages import gallery
 from repair_hf.analysis.pictures import contact_sheet
 from repair_hf.analysis.record_sample import RecordSample, sample_records
-from repair_hf.analysis.report import cells
 from repair_hf.analysis.run_data import PairsPlace, moved_pairs
+from repair_hf.analysis.tables import Rows
 from repair_hf.evaluation.near_misses import load_changed
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.runtime.options import UserError, fill
@@ -20,13 +20,13 @@ from repair_hf.runtime.run_folder import write_atomically
 
 
 def show(
-    records: str | Path, output: str | Path = "sheet.html", *, pairs: PairsPlace = None, **options: Any
+    records: str | Path, output: str | Path | None = None, *, pairs: PairsPlace = None, **options: Any
 ) -> RecordSample:
     """Draw some records, or dropped or mined failures, as `repair-hf show` does.
 
     Args:
         records: Folder or Hub id of records, a folder of `repair-hf mine`, or with `change` of `evaluate`.
-        output: Page (.html) or picture (.png) to write.
+        output: Page (.html) or picture (.png) to write; see `sheet_path` for the default.
         pairs: The pairs of the records, or where they are now; by default what the run records.
         options: Options of `repair-hf show`, such as `n=20` or `direction="t2i"`.
 
@@ -39,9 +39,9 @@ def show(
     Example:
         >>> show("runs/records", "sheet.html", n=20, error_type="Count")
     """
-    (wanted,) = fill([ShowOptions], options | {"output": str(output)}, "show")
-    path, place = Path(output), str(records)
-    asked: list[list[str]] = []
+    (wanted,) = fill([ShowOptions], options | {"output": str(sheet_path(records, output))}, "show")
+    path, place = sheet_path(records, output), str(records)
+    asked: Rows | None = None
     if is_mined(place):
         sample, asked = _of_mine(place, wanted, pairs)
     else:
@@ -52,6 +52,11 @@ def show(
     else:
         save(contact_sheet(sample), path)
     return sample
+
+
+def sheet_path(records: str | Path, output: str | Path | None) -> Path:
+    """Return where `show` writes: by default into the folder shown, or for the Hub into the current one."""
+    return Path(records if Path(records).is_dir() else "", "sheet.html") if output is None else Path(output)
 
 
 def _of_records(place: str, options: ShowOptions, pairs: PairsPlace) -> RecordSample:
@@ -71,11 +76,11 @@ def _of_records(place: str, options: ShowOptions, pairs: PairsPlace) -> RecordSa
     )
 
 
-def _of_mine(place: str, options: ShowOptions, pairs: PairsPlace) -> tuple[RecordSample, list[list[str]]]:
+def _of_mine(place: str, options: ShowOptions, pairs: PairsPlace) -> tuple[RecordSample, Rows]:
     for name in ("error_type", "dropped", "change"):
         if (given := getattr(options, name)) is not None:
             raise UserError(f"`{name}` {given} is for records, and {place} holds mined failures. Leave it out.")
-    if not options.output.lower().endswith(".html"):
+    if not str(options.output).lower().endswith(".html"):
         raise UserError(f"Mined failures are shown as a page, got `output` {options.output}. Give an .html file.")
     mined = load_mined(place, moved_pairs(place, pairs))
-    return sample_failures(mined, n=options.n, direction=options.only, seed=options.seed), cells(questions(mined))
+    return sample_failures(mined, n=options.n, direction=options.only, seed=options.seed), questions(mined).rows

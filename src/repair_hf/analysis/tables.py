@@ -1,4 +1,4 @@
-"""Tables for a terminal and in Markdown: of any rows, of metrics by method, and of models with confidence intervals.
+"""The rows of tables, and how a terminal and Markdown show them.
 
 In tables of metrics, shares are percent with one decimal, MRR has three decimals.
 """
@@ -9,7 +9,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich import box
 from rich.table import Table
@@ -18,17 +18,19 @@ from repair_hf.runtime.options import UserError
 
 SIDES = {"i2t": "I2T", "t2i": "T2I"}
 NONE = "–"
-WIDTH = 78  # of a line; in a wider table of intervals the brackets go below the numbers
+WIDTH = 80  # of a terminal
+
+Rows: TypeAlias = tuple[list[str], list[list[str]]]  # heads and rows
 
 
-def metrics_table(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> tuple[Table, str]:
+def metric_rows(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> tuple[list[str], list[list[str]], str]:
     """Compare methods: mean ± standard deviation over seeds.
 
     Args:
         rows: Method -> one dict of metrics per seed, in the order of the table; with `seconds` and `steps` if trained.
 
     Returns:
-        A table for `rich.console.Console.print`, and Markdown.
+        Heads, rows, and the footer of a table.
 
     Raises:
         UserError: If there is nothing to show, or the methods were measured on different data.
@@ -37,20 +39,9 @@ def metrics_table(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> tuple[Ta
         raise UserError(
             f"There are no metrics of {[name for name in rows if not rows[name]] or 'any method'} to show."
         )
-    metrics = _metric_names(rows)
-    footer = _footer(rows)
-    heads = ["method", *(label(name) for name in metrics), "seconds", "steps"]
-    body = [
-        [method, *(_cell(seeds, name) for name in [*metrics, "seconds", "steps"])] for method, seeds in rows.items()
-    ]
-    # Narrow enough for 80 columns: one space between columns, the spread below its mean, nothing cut off.
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, caption=footer, caption_justify="left")
-    for column, head in enumerate(heads):
-        name = "sec" if head == "seconds" else head.replace(" ", "\n")
-        table.add_column(name, justify="right" if column else "left", overflow="fold", no_wrap=not column)
-    for cells in body:
-        table.add_row(*(text.replace(" ±", "\n±") for text in cells))
-    return table, markdown(heads, body, footer=footer)
+    names = [*_metric_names(rows), "seconds", "steps"]
+    body = [[method, *(_mean(seeds, name) for name in names)] for method, seeds in rows.items()]
+    return ["method", *map(label, names)], body, _footer(rows)
 
 
 def _metric_names(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> list[str]:
@@ -76,7 +67,7 @@ def _footer(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     )
 
 
-def _cell(seeds: Sequence[Mapping[str, float]], name: str) -> str:
+def _mean(seeds: Sequence[Mapping[str, float]], name: str) -> str:
     if not all(name in metrics for metrics in seeds):  # the base has no seconds and no steps
         return NONE
     scale, digits = (100, 1) if "R@" in name else (1, 3 if name.endswith("MRR") else 0)
@@ -87,12 +78,19 @@ def _cell(seeds: Sequence[Mapping[str, float]], name: str) -> str:
 
 
 def terminal_table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, labels: int = 1) -> Table:
-    """Build a table for a terminal; the first `labels` columns are left-aligned, the others right-aligned."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="left" if place < labels else "right", overflow="fold", no_wrap=place < labels)
-    for cells in rows:
-        table.add_row(*cells)
+    """Build a table for a terminal; the first `labels` columns are left-aligned, the others right-aligned.
+
+    If it is wider than a terminal, intervals and spreads go below their numbers, and heads are broken.
+    """
+    lines, space = [list(heads), *map(list, rows)], 1
+    if sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True)) >= WIDTH:
+        lines = [[re.sub(r" (?=[\[±])|(?<=−) ", "\n", text) for text in line] for line in lines]
+        lines[0], space = [head.replace(" ", "\n") for head in heads], 0
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, space, 0, 0), pad_edge=False)
+    for place, head in enumerate(lines[0]):
+        table.add_column(head, justify="left" if place < labels else "right", overflow="fold", no_wrap=not place)
+    for line in lines[1:]:
+        table.add_row(*line)
     return table
 
 
@@ -122,9 +120,9 @@ def percent(share: float | None) -> str:
     return NONE if share is None or math.isnan(share) else f"{share:.1%}"
 
 
-def intervals_table(measured: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Build the table of `repair-hf evaluate`: a row per metric with an interval, a column per model."""
-    return _intervals(["", *measured], {label(name): cells for name, cells in interval_cells(measured).items()})
+def interval_rows(measured: Mapping[str, Mapping[str, Any]]) -> Rows:
+    """Return heads and rows of `repair-hf evaluate`: a row per metric with an interval, a column per model."""
+    return ["", *measured], [[label(name), *cells] for name, cells in interval_cells(measured).items()]
 
 
 def interval_cells(measured: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -139,22 +137,22 @@ def interval_cells(measured: Mapping[str, Mapping[str, Any]]) -> dict[str, list[
     }
 
 
-def differences_table(found: Mapping[str, Mapping[str, Mapping[str, float]]], head: str) -> Table:
-    """Build a table of paired differences: comparison -> metric -> `difference`, `low`, `high`, below a heading."""
-    names = list(dict.fromkeys(name for one in found.values() for name in one))
-    rows = {label(name): [difference_cell(name, one.get(name)) for one in found.values()] for name in names}
-    return _intervals([head, *found], rows)
+def difference_rows(found: Mapping[str, Mapping[str, Mapping[str, float]]], head: str) -> Rows:
+    """Return heads and rows of paired differences: comparison -> metric -> `difference`, `low`, `high`."""
+    names = dict.fromkeys(name for one in found.values() for name in one)
+    rows = [[label(name), *(difference_cell(name, one.get(name)) for one in found.values())] for name in names]
+    return [head, *found], rows
 
 
-def changes_table(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Table:
-    """Build the table of repaired and broken queries and cases: model -> direction or metric -> change -> count."""
+def change_rows(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Rows:
+    """Return heads and rows of repaired and broken queries and cases: model -> direction or metric -> change."""
     kinds = list(next(iter(next(iter(counts.values())).values())))
-    rows = {
-        f"{model} {SIDES.get(name) or label(name)}": [f"{found[kind]:,}" if kind in found else NONE for kind in kinds]
+    rows = [
+        [f"{model} {SIDES.get(name) or label(name)}", *(cell(found.get(kind)) for kind in kinds)]
         for model, names in counts.items()
         for name, found in names.items()
-    }
-    return _intervals(["queries", *kinds], rows)
+    ]
+    return ["queries", *kinds], rows
 
 
 def label(name: str) -> str:
@@ -183,14 +181,3 @@ def _number(name: str, value: float, sign: str) -> str:
     if name.endswith("median_rank"):
         return f"{value:{sign},.10g}"
     return f"{value:{sign}.3f}" if name.endswith(("MRR", "kappa")) else f"{100 * value:{sign}.1f}"
-
-
-def _intervals(heads: list[str], rows: Mapping[str, list[str]]) -> Table:
-    widths = [
-        max(map(len, column)) + 1 for column in zip(*([name, *cells] for name, cells in rows.items()), strict=True)
-    ]
-    is_wide = sum(widths) > WIDTH
-    return terminal_table(
-        heads,
-        ([name, *(text.replace(" [", "\n[") if is_wide else text for text in cells)] for name, cells in rows.items()),
-    )

@@ -44,10 +44,10 @@ OPTIONS = (AnalyzeOptions, LabelOptions, SourceOptions)
 
 def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> None:
     """Label image instructions if `--llm` is given, then write the report."""
-    from repair_hf.analysis.analyze import PAGE, analyze, label, report_folder
+    from repair_hf.analysis.analyze import analyze, label, report_folder
     from repair_hf.analysis.mined import is_mined
     from repair_hf.analysis.people.findings import people_findings
-    from repair_hf.analysis.report import cells
+    from repair_hf.analysis.report import PAGE
     from repair_hf.analysis.run_data import gather, synthesis_folders
 
     if options.calls:
@@ -67,8 +67,7 @@ def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> No
     for finding in (findings[0], *([] if of_mine else people_findings(folders))):
         print(f"\n{finding.title}")
         if finding.table is not None:
-            heads, *rows = cells(finding)
-            print_table(heads, rows, labels=2 if of_mine else 1)
+            print_table(*finding.rows, labels=2 if of_mine else 1)
         print(finding.note)
     print(f"analyze   {options.run}   -> {report_folder(options.run, options.output) / PAGE}")
     if of_mine:
@@ -87,8 +86,8 @@ def _print_calls(run: str) -> None:
 
 def _print_estimate(data: Any, llm: LabelOptions) -> None:
     from repair_hf.analysis.analyze import instructions
-    from repair_hf.analysis.costs import dollars
     from repair_hf.analysis.error_labels import ask_about
+    from repair_hf.llm.calls import format_dollars
     from repair_hf.llm.cost import price_per_token
     from repair_hf.synthesis.models import find_llm
 
@@ -98,16 +97,18 @@ def _print_estimate(data: Any, llm: LabelOptions) -> None:
         letters = sum(len(str(message["content"])) for row in wanted for message in ask_about(row))
         cost = None if prices is None else letters / 4 * prices[0] + len(wanted) * ANSWER_TOKENS * prices[1]
         tokens = f"about {letters / 4000:,.1f} K tokens in"
-        print(f"label   {len(wanted):,} calls, {tokens}, about {dollars(cost)}   {folder}")
+        print(f"label   {len(wanted):,} calls, {tokens}, about {format_dollars(cost)}   {folder}")
 
 
 def _print_labels(done: Any) -> None:
-    from repair_hf.analysis.costs import dollars
     from repair_hf.analysis.run_data import LABELS
+    from repair_hf.llm.calls import format_dollars
     from repair_hf.llm.cost import known_dollars
 
     for folder, (count, wanted, use) in done.items():
-        new, replayed, paid = (use.calls, use.replayed, dollars(known_dollars([use]))) if use else (0, 0, "$0.00")
+        new, replayed, paid = (
+            (use.calls, use.replayed, format_dollars(known_dollars([use]))) if use else (0, 0, "$0.00")
+        )
         print(
             f"label   {count:,} of {wanted:,} image instructions; {new:,} answers are new, {replayed:,} were there, "
             f"{paid}   -> {folder / LABELS}"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from repair_hf.cli.evaluate import TestPairsOptions
-from repair_hf.cli.subcommands import perform
+from repair_hf.cli.subcommands import perform, print_table
 from repair_hf.cli.world import BuildOptions
 from repair_hf.evaluation.compositional import CompositionalOptions
 from repair_hf.evaluation.options import EvaluateOptions
@@ -62,7 +62,7 @@ class Size:
 
 
 SIZES = {
-    "full": Size({"train": 1000, "validation": 100, "test": 1000}, 5000, 5, 2.0, 128, 1000),
+    "full": Size({"train": 1000, "validation": 100, "test": 1000}, 5000, 5, 2.0, 128, 500),
     "tiny": Size({"train": 60, "validation": 20, "test": 30}, 40, 2, 0.2, 16, 100),
 }
 
@@ -153,17 +153,17 @@ def _same_compute_steps(folder: Path, seed: int) -> int:
 
 
 def _report(folder: Path, seeds: int) -> None:
-    from rich.console import Console
-
-    from repair_hf.analysis.tables import label, markdown, metrics_table, terminal_table
+    from repair_hf.analysis.tables import label, markdown, metric_rows
 
     rows = _collect(folder, seeds)
-    table, in_markdown = metrics_table(rows)
-    heads, cells = ["near misses", *map(label, NEAR_MISSES)], _near_misses(rows)
-    Console().print(table, terminal_table(heads, cells))
+    metrics, near_misses = metric_rows(rows), (["near misses", *map(label, NEAR_MISSES)], _near_misses(rows))
+    print_table(*metrics[:2])
+    print(metrics[2])
+    print_table(*near_misses)
     differences = "\n".join([NOTE, "", *_differences(rows)])
     print(differences)
-    write_atomically(folder / "table.md", f"{in_markdown}\n\n{markdown(heads, cells)}\n\n{differences}\n")
+    tables = markdown(*metrics[:2], footer=metrics[2]), markdown(*near_misses)
+    write_atomically(folder / "table.md", "\n\n".join([*tables, differences]) + "\n")
     write_atomically(
         folder / "metrics.json", json.dumps({name: _mean(cells) for name, cells in rows.items()}, indent=2)
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from repair_hf.cli.subcommands import suggest
+from repair_hf.cli.subcommands import print_table, suggest
 from repair_hf.evaluation.compositional import CompositionalOptions
 from repair_hf.evaluation.options import EvaluateOptions
 from repair_hf.runtime.options import PairsOptions, StageOptions, changed, flags, opt
@@ -64,27 +64,23 @@ def _print_plan(evaluation: Any) -> None:
 
 
 def _print_metrics(evaluation: Any) -> None:
-    from rich.console import Console
-
-    from repair_hf.analysis.tables import changes_table, differences_table, intervals_table
+    from repair_hf.analysis.tables import change_rows, difference_rows, interval_rows
     from repair_hf.evaluation.judging import told_cases
     from repair_hf.evaluation.provenance import describe
 
-    console, metrics, comparison = Console(), evaluation.metrics, evaluation.comparison
-    console.print(intervals_table(metrics))
+    metrics, comparison = evaluation.metrics, evaluation.comparison
+    print_table(*interval_rows(metrics))
     if comparison:
-        console.print(differences_table(comparison["differences"], f"change from {comparison['reference']}"))
+        print_table(*difference_rows(comparison["differences"], f"change from {comparison['reference']}"))
         if comparison["previous"]:
-            previous = {f"{one['model']} - {one['reference']}": one["differences"] for one in comparison["previous"]}
-            console.print(differences_table(previous, "change from the model before"))
+            previous = {f"{one['model']} − {one['reference']}": one["differences"] for one in comparison["previous"]}
+            print_table(*difference_rows(previous, "change from the model before"))
         cases = comparison["cases"]
-        console.print(changes_table({name: one | cases[name] for name, one in comparison["queries"].items()}))
+        print_table(*change_rows({name: one | cases[name] for name, one in comparison["queries"].items()}))
         print(
             f"*: the interval excludes 0. Compared with {comparison['reference']}: repaired queries and cases are "
             "right only now, broken ones only before; the others changed in rank."
         )
-    for one in comparison.get("repair", ()):
-        print(_answer(one))
     print(
         "R@K in %: an annotated positive is in the top K. MRR: mean of 1 / rank of the best one. Ties are ranked "
         "pessimistically.\n"
@@ -98,6 +94,8 @@ def _print_metrics(evaluation: Any) -> None:
             "truth, edit: % of near misses nearer to the truth, or to the edit, than to the false positive. "
             f"{_origin(evaluation.unseen)}"
         )
+    for one in comparison.get("repair", ()):
+        print(_answer(one))
 
 
 def _answer(one: dict[str, Any]) -> str:
@@ -110,13 +108,16 @@ def _answer(one: dict[str, Any]) -> str:
             f"Did repair help? {model} was trained with records, and no model before it without. Train a baseline "
             "for as many steps without --records, and name it before."
         )
-    shown = {name: gain for name, gain in one["differences"].items() if name.endswith(("R@1", "_truth", "_edit"))}
-    gains = ", ".join(f"{label(name)} {difference_cell(name, gain).strip()}" for name, gain in shown.items())
-    return f"Did repair help? {model} - {reference}: {gains}."
+    gains = ", ".join(
+        f"{label(name)} {difference_cell(name, gain).strip()}"
+        for name, gain in one["differences"].items()
+        if name.endswith("R@1") or name.startswith("near_misses")
+    )
+    return f"Did repair help? {model} − {reference}: {gains}."
 
 
 def _origin(unseen: dict[str, bool]) -> str:
     known, unknown = ([name for name, is_sure in unseen.items() if is_sure is sure] for sure in (True, False))
-    parts = [f"not trained on by {', '.join(known)}"] if known else []
-    parts += [f"not known for {', '.join(unknown)}: their folders do not say"] if unknown else []
-    return f"Their images and captions: {'; '.join(parts)}."
+    parts = [f"{', '.join(known)} saw none of their images and captions in training."] if known else []
+    parts += [f"Not known for {', '.join(unknown)}: no folder says what it was trained on."] if unknown else []
+    return " ".join(parts)

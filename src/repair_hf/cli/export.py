@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+from repair_hf.analysis.options import SourceOptions
 from repair_hf.cli.subcommands import suggest
-from repair_hf.runtime.options import PairsOptions, StageOptions, changed, flags, need, opt
+from repair_hf.runtime.options import StageOptions, changed, flags, need, opt
 
 EPILOG = """examples:
   repair-hf export open_clip runs/train --output runs/open_clip
   repair-hf export open_clip openai/clip-vit-base-patch32 --output runs/open_clip
-  repair-hf export triplets --records runs/records --pairs runs/world --output runs/triplets
-  repair-hf export near-misses --records runs/near-misses --pairs runs/world --split test --output runs/test
+  repair-hf export triplets --records runs/records --output runs/triplets
+  repair-hf export triplets --records me/photos-repair --pairs me/photos --output runs/triplets
+  repair-hf export near-misses --records runs/near-misses --output runs/test
 
 `repair-hf push model FOLDER --repo ID --open-clip` sends both formats to the Hub."""
 
@@ -52,19 +55,19 @@ class TripletOptions:
     )
 
 
-def triplets(options: TripletOptions, pairs_options: PairsOptions, stage: StageOptions) -> None:
+def triplets(options: TripletOptions, source: SourceOptions, stage: StageOptions) -> None:
     """Write records as triplets (anchor, positive, negative), for sentence-transformers."""
-    from repair_hf.pairs.dataset import load_wanted
+    from repair_hf.analysis.run_data import recorded_pairs
     from repair_hf.records.triplets import export_triplets
 
-    pairs, revision = load_wanted(pairs_options), options.records_revision
+    pairs, revision = recorded_pairs(Path(options.records[0]), source.pairs), options.records_revision
     counts = export_triplets(options.records, pairs, stage.output, revision=revision, dry_run=stage.dry_run)
     if stage.dry_run:
         print(f"{counts['records']:,} records would become up to {4 * counts['records']:,} triplets.")
         return
     made = ", ".join(f"{count:,} {config}" for config, count in counts.items())
     print(f"export  {made}   -> {stage.output}")
-    suggest("mine", *flags(changed(pairs_options)), "--model", "...", "--output", "runs/failures")
+    suggest("mine", *flags(changed(pairs.source)), "--model", "...", "--output", "runs/failures")
 
 
 @dataclass
@@ -74,23 +77,24 @@ class NearMissOptions(TripletOptions):
     )
 
 
-def near_misses(options: NearMissOptions, pairs_options: PairsOptions, stage: StageOptions) -> None:
+def near_misses(options: NearMissOptions, source: SourceOptions, stage: StageOptions) -> None:
     """Write records as a test in the columns of Winoground or SugarCrepe."""
-    from repair_hf.pairs.dataset import load_wanted
+    from repair_hf.analysis.run_data import recorded_pairs
     from repair_hf.records.near_misses import export_near_misses
 
     choices: Any = {"columns": options.columns, "revision": options.records_revision, "dry_run": stage.dry_run}
-    counts = export_near_misses(options.records, load_wanted(pairs_options), stage.output, **choices)
+    pairs = recorded_pairs(Path(options.records[0]), source.pairs)
+    counts = export_near_misses(options.records, pairs, stage.output, **choices)
     if stage.dry_run:
         print(f"{counts['records']:,} records would become up to {2 * counts['records']:,} rows.")
         return
     print(f"export  {', '.join(f'{count:,} {kind}' for kind, count in counts.items())}   -> {stage.output}")
     named = f"{options.columns}={stage.output}"
-    suggest("evaluate", "...", *flags(changed(pairs_options)), "--compositional", named, "--output", "runs/evaluate")
+    suggest("evaluate", "...", *flags(changed(pairs.source)), "--compositional", named, "--output", "runs/evaluate")
 
 
 ACTIONS = {
     "open_clip": ((ExportOptions, StageOptions), open_clip),
-    "triplets": ((TripletOptions, PairsOptions, StageOptions), triplets),
-    "near-misses": ((NearMissOptions, PairsOptions, StageOptions), near_misses),
+    "triplets": ((TripletOptions, SourceOptions, StageOptions), triplets),
+    "near-misses": ((NearMissOptions, SourceOptions, StageOptions), near_misses),
 }

@@ -10,7 +10,6 @@ ended by Ctrl-C, SIGTERM or SIGHUP; 141 the reader of the output has left.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import logging
 import os
@@ -23,7 +22,6 @@ from typing import Any, TextIO
 COMMANDS = {
     "demo": "Repair a small retriever end to end in a toy world: no key, GPU or download.",
     "world": "Draw the toy world, train its base retriever, serve its scripted LLM.",
-    "data": "Fetch and check a public dataset or benchmark.",
     "mine": "Find the retriever's false positives in both directions.",
     "synthesize": "Check the failures and edit their false positives into records.",
     "train": "Fine-tune the retriever on pairs and records.",
@@ -57,6 +55,8 @@ TROUBLE: dict[int | None, str] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None and "--help-all" in words:  # transformers' arguments would import it for 3 s, and no help needs it
+        sys.modules["peft"] = None  # type: ignore[assignment]  # blocks the import; the process ends after its help
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     if not words or words[0] in HELP:
@@ -169,13 +169,11 @@ def _run(words: list[str]) -> None:
 
 
 def _known(word: str, words: Iterable[str], what: str) -> str:
-    from repair_hf.runtime.options import UserError
+    from repair_hf.runtime.options import UserError, did_you_mean
 
     if word in words:
         return word
-    near = difflib.get_close_matches(word, words, n=1)
-    meant = f"Did you mean `{near[0]}`? " if near else ""
-    raise UserError(f"`{word}` is not a {what}. {meant}Known: {', '.join(words)}.")
+    raise UserError(f"`{word}` is not a {what}. {did_you_mean([word], words)}Known: {', '.join(words)}.")
 
 
 def _one_line(error: BaseException) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 EPILOG = """examples:
   repair-hf push records runs/records --repo me/photos-repair --private --tag round-1
-  repair-hf push model runs/train --repo me/clip-repair --results runs/evaluate/base runs/evaluate/repair
+  repair-hf push model runs/train --repo me/clip-repair --results runs/evaluate
 
 Log in with `hf auth login`, or set HF_TOKEN. A push is one commit: if it fails, nothing changes on the Hub. Rerun to
 resume."""
@@ -45,8 +45,8 @@ class ModelOptions(PushOptions):
     open_clip: bool = opt(
         False, "Include open_clip's format, which open_clip and CLIP_benchmark load as hf-hub:ID. CLIP models only."
     )
-    results: list[str] = opt(
-        [], "Folders of `repair-hf evaluate` for this model, its base, and others trained on the same pairs."
+    results: str | None = opt(
+        None, "Folder of `repair-hf evaluate` with this model, best after its base and one trained without records."
     )
 
 

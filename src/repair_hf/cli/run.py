@@ -1,8 +1,9 @@
 """`repair-hf run`: run all stages of a recipe folder, round after round, as long as rounds help.
 
 The folder holds `mine.yaml`, `synthesize.yaml`, `train.yaml` and `evaluate.yaml`; with a `world.yaml`, the toy world
-is drawn first. The output holds `base/` (the evaluation of the base retriever), `round-1/`, `round-2/` ... (each with
-`failures`, `records`, `retriever` and `evaluate`) and `rounds.json`, the table of rounds.
+is drawn first. The first round writes to the recipes' own outputs, and uses what they hold already. The folder above
+these gets `base/` (the evaluation of the base retriever), `round-1/evaluate`, `round-2/` ... (each with `failures`,
+`records`, `retriever` and `evaluate`) and `rounds.json`, the table of rounds.
 
 A round mines with the newest checkpoint, repairs failures that no earlier round has seen, trains that checkpoint
 further on the records of all rounds, and evaluates it. A later round has therefore trained for longer: compare it with
@@ -15,7 +16,8 @@ same command resumes a killed run.
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
+from collections.abc import Iterable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,21 +33,23 @@ from repair_hf.runtime.recipes import find_recipe
 
 EPILOG = """examples:
   repair-hf run toy --rounds 3
-  repair-hf run recipes/toy --rounds 3 --split validation --output runs/toy-rounds
+  repair-hf run recipes/toy --rounds 3 --split validation
   repair-hf run recipes/toy --rounds 3 --dry-run
 
-Each stage reads its recipe of that folder; the round sets models, records and outputs. You can repeat a finished run
-with more --rounds."""
+Each stage reads its recipe of that folder; the round sets models, records and, from the second on, outputs. You can
+repeat a finished run with more --rounds."""
 
 STAGES = ("mine", "synthesize", "train", "evaluate")
+PLACES = {"mine": "failures", "synthesize": "records", "train": "retriever", "evaluate": "evaluate"}
 
 
 @dataclass
 class RunOptions(Bounded):
+    _removed = {"output": "the rounds go to the folder above the outputs of the recipes; change these"}
+
     recipe: str = need(
         "Folder with mine.yaml, synthesize.yaml, train.yaml and evaluate.yaml, or a shipped recipe: toy."
     )
-    output: str | None = opt(None, "Folder of all rounds. Default: runs/RECIPE-rounds.")
     rounds: int = opt(
         1, "Most rounds to run; `max_usd` and `max_calls` in synthesize.yaml hold for all rounds together.", least=1
     )
@@ -55,10 +59,6 @@ class RunOptions(Bounded):
     )
     dry_run: bool = opt(False, "Print the commands that would run, then stop.")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.output = self.output or str(Path("runs") / f"{Path(self.recipe).resolve().name}-rounds")
-
 
 OPTIONS = (RunOptions,)
 
@@ -66,15 +66,10 @@ OPTIONS = (RunOptions,)
 def run(options: RunOptions) -> None:
     """Mine, synthesize, train and evaluate until the rounds are done or no longer help."""
     refuse_several("run")
-    recipe, folder = find_recipe(options.recipe), Path(str(options.output))
-    _check(recipe)
-    rounds = _Rounds(recipe, folder, options)
-    with nullcontext() if options.dry_run else one_writer(folder):
-        if (recipe / "world.yaml").is_file():
-            build = load_command("world").ACTIONS["build"][0]
-            world = read_recipe(build, recipe / "world.yaml", "repair-hf world build")
-            perform("world build", *world, dry_run=options.dry_run)
-        rounds.evaluate(rounds.base, folder / "base")
+    rounds = _Rounds(find_recipe(options.recipe), options)
+    with nullcontext() if options.dry_run else one_writer(rounds.folder):
+        rounds.draw_world()
+        rounds.evaluate(rounds.base, rounds.folder / "base")
         if not options.dry_run:
             return _run_rounds(rounds, options)
         for number in range(1, options.rounds + 1):
@@ -84,24 +79,24 @@ def run(options: RunOptions) -> None:
 
 def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
     from repair_hf.analysis.rounds import mean_gain, round_rows
+    from repair_hf.llm.calls import format_dollars
     from repair_hf.llm.ledger import BudgetSpent
     from repair_hf.llm.ledger_file import paid_by
     from repair_hf.runtime.run_folder import RunStopped, write_atomically
     from repair_hf.synthesis.outcome import NothingRepaired
-    from repair_hf.synthesis.rounds import records_of_rounds
 
     folder, recipe = rounds.folder, rounds.recipe / "synthesize.yaml"
     done = [_measured(folder / "base", 0, {"i2t": 0, "t2i": 0})]
     why = f"after {options.rounds} round{'s' if options.rounds > 1 else ''}, as requested"
-    first = rounds.place(1) / "records"
     for number in range(1, options.rounds + 1):
         try:
             rounds.repair(number)
         except BudgetSpent as error:
-            dollars, calls = paid_by(records_of_rounds(folder))
+            dollars, calls = paid_by(map(Path, rounds.records(number)))
             raise RunStopped(
-                f"The limit in {recipe} is reached in round {number}: {calls:,} LLM answers and ${dollars:.4f} are "
-                "paid in all rounds together. Every answer is kept. Raise `max_usd` or `max_calls` there and rerun."
+                f"The limit in {recipe} is reached in round {number}: {calls:,} LLM answers and "
+                f"{format_dollars(dollars)} are paid in all rounds together. Every answer is kept. Raise `max_usd` or "
+                "`max_calls` there and rerun."
             ) from error
         except NothingRepaired:
             if number == 1:
@@ -111,101 +106,121 @@ def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
             why = f"because round {number} made no new record"
             break
         rounds.train(number)
-        done.append(_measured(rounds.place(number) / "evaluate", number, new))
+        done.append(_measured(rounds.place(number, "evaluate"), number, new))
         gain = done[-1]["gain"] = mean_gain(done[-2]["metrics"], done[-1]["metrics"])
         if gain < options.min_gain:
             why = f"because round {number} gained {gain:+.2f} points, less than --min-gain {options.min_gain:g}"
             break
     table = {"recipe": options.recipe, "split": rounds.split, "min_gain": options.min_gain, "stopped": why}
     write_atomically(folder / "rounds.json", json.dumps(table | {"rounds": done}, indent=2) + "\n")
-    heads, rows = round_rows(done)
     print()
-    print_table([head.replace(" ", "\n", 1) for head in heads], rows)
+    print_table(*round_rows(done))
     print(f"evaluated on the split `{rounds.split}`; stopped {why}   -> {folder}")
-    if rounds.split == "test":
+    if rounds.split == "test" and options.rounds > 1:
         print("The number of rounds was selected on the test split, which biases its metrics; use --split validation.")
-    suggest("show", str(first))
+    suggest("show", rounds.records(1)[0])
 
 
 class _Rounds:
-    """The stages of all rounds below a folder, which a dry run prints only."""
+    """The stages of all rounds, which a dry run prints only.
 
-    def __init__(self, recipe: Path, folder: Path, options: RunOptions) -> None:
-        from repair_hf.llm.ledger_file import has_payments
+    Raises:
+        UserError: If a recipe is missing or wrong, or their outputs do not lie in one folder.
+    """
 
-        self.recipe, self.folder, self.is_dry = recipe, folder, options.dry_run
-        self.split = options.split or _read(recipe, "evaluate").split
-        self.base = _read(recipe, "mine").model
-        synthesis = _read(recipe, "synthesize")
-        self._paid_before = list(synthesis.answers_from or ())
-        if has_payments(synthesis.output):  # when the recipe was run by itself
-            self._paid_before.append(synthesis.output)
+    def __init__(self, recipe: Path, options: RunOptions) -> None:
+        if missing := [f"{name}.yaml" for name in STAGES if not (recipe / f"{name}.yaml").is_file()]:
+            raise UserError(f"{recipe} lacks {', '.join(missing)}; give a folder with a recipe of each stage.")
+        self.recipe, self.is_dry = recipe, options.dry_run
+        # all of them now, so that a misspelt key in the last recipe is reported before the first stage runs
+        merged = {name: SimpleNamespace(**_merged(_read(recipe, name, is_dry=self.is_dry))) for name in STAGES}
+        self._outputs = {name: Path(merged[name].output) for name in ("mine", "synthesize", "train")}
+        if len(folders := {output.parent for output in self._outputs.values()}) > 1:
+            raise UserError(
+                f"The outputs of mine.yaml, synthesize.yaml and train.yaml in {recipe} must lie in one folder, which "
+                f"gets the later rounds; they lie in {', '.join(sorted(map(str, folders)))}."
+            )
+        self.folder = folders.pop()
+        self.split = options.split or merged["evaluate"].split
+        self.base = merged["mine"].model
+        if self.base is None:
+            raise UserError(f"{recipe / 'mine.yaml'} has no `model` to train; name one, and leave `embeddings` out.")
 
-    def place(self, number: int) -> Path:
-        return self.folder / f"round-{number}"
+    def place(self, number: int, name: str) -> Path:
+        """Return the folder of a stage of a round."""
+        if number == 1 and name in self._outputs:
+            return self._outputs[name]
+        return self.folder / f"round-{number}" / PLACES[name]
+
+    def draw_world(self) -> None:
+        """Draw the toy world, if there is a recipe of it."""
+        if (self.recipe / "world.yaml").is_file():
+            build = load_command("world").ACTIONS["build"][0]
+            world = read_recipe(build, self.recipe / "world.yaml", "repair-hf world build")
+            perform("world build", *world, dry_run=self.is_dry)
 
     def repair(self, number: int) -> None:
         """Mine with the newest checkpoint, and make records of the new failures."""
-        here, earlier = self.place(number), self._records(number - 1)
-        self._stage("mine", self._newest(number), here / "failures")
-        changes: dict[str, Any] = {"failures": str(here / "failures"), "ledger": str(self.folder)}
-        if earlier:
-            changes["earlier_rounds"] = earlier
-        if self._paid_before and number == 1:
-            changes["answers_from"] = self._paid_before
-        if (here / "retriever" / "config.yaml").is_file():  # trained on these records, so they stay
+        from repair_hf.llm.ledger_file import find_ledger
+
+        failures, records = self.place(number, "mine"), self.place(number, "synthesize")
+        self._stage("mine", self._newest(number), failures)
+        changes: dict[str, Any] = {"failures": str(failures)}
+        ledger = find_ledger(records)
+        if ledger is None or ledger[0].parent == self.folder.resolve():  # else the recipe has paid by itself
+            changes["ledger"] = str(self.folder)
+        if number > 1:
+            changes["earlier_rounds"] = self.records(number - 1)
+        if (self.place(number, "train") / "config.yaml").is_file():  # trained on these records, so they stay
             changes["answer_attempts"] = 1
-        self._stage("synthesize", self._newest(number), here / "records", **changes)
+        self._stage("synthesize", self._newest(number), records, **changes)
 
     def train(self, number: int) -> None:
         """Train the newest checkpoint on the records of all rounds, and evaluate it."""
-        here = self.place(number)
-        self._stage("train", self._newest(number), here / "retriever", records=self._records(number))
-        self.evaluate(str(here / "retriever"), here / "evaluate")
+        retriever = self.place(number, "train")
+        self._stage("train", self._newest(number), retriever, records=self.records(number))
+        self.evaluate(str(retriever), self.place(number, "evaluate"))
 
     def evaluate(self, model: str, output: Path) -> None:
         self._stage("evaluate", [model], output, split=self.split)
 
     def new_records(self, number: int) -> dict[str, int]:
-        summary = read_json(self.place(number) / "records" / "summary.json", needs=["directions"])
+        summary = read_json(self.place(number, "synthesize") / "summary.json", needs=["directions"])
         return {direction: found["kept"] for direction, found in summary["directions"].items()}
+
+    def records(self, number: int) -> list[str]:
+        """Return the records of all rounds up to this one."""
+        return [str(self.place(n, "synthesize")) for n in range(1, number + 1)]
 
     def _newest(self, number: int) -> str:
         """Return the retriever that a round starts from."""
-        return self.base if number == 1 else str(self.place(number - 1) / "retriever")
-
-    def _records(self, number: int) -> list[str]:
-        """Return the records of all rounds up to this one."""
-        return [str(self.place(n) / "records") for n in range(1, number + 1)]
+        return self.base if number == 1 else str(self.place(number - 1, "train"))
 
     def _stage(self, name: str, model: str | list[str], output: Path, **changes: Any) -> None:
         """Run a stage with its recipe, but for these options."""
         changes |= {"model": model, "output": str(output)}
-        perform(name, *(_changed(each, changes) for each in _options(self.recipe, name)), dry_run=self.is_dry)
+        options = _read(self.recipe, name, is_dry=self.is_dry)  # anew: a stage may change its options
+        perform(name, *(_changed(each, changes) for each in options), dry_run=self.is_dry)
 
 
-def _check(recipe: Path) -> None:
-    if missing := [f"{name}.yaml" for name in STAGES if not (recipe / f"{name}.yaml").is_file()]:
-        raise UserError(f"{recipe} lacks {', '.join(missing)}; give a folder with a recipe of each stage.")
-    for name in STAGES:  # report a misspelt key in the last recipe before the first stage runs
-        _read(recipe, name)
-    if _read(recipe, "mine").model is None:
-        raise UserError(f"{recipe / 'mine.yaml'} has no `model` to train; name one, and leave `embeddings` out.")
+def _read(recipe: Path, name: str, *, is_dry: bool) -> tuple:
+    """Read a recipe; to print its command, transformers' arguments are loaded only if it names others than ours."""
+    module, file, prog = load_command(name), recipe / f"{name}.yaml", f"repair-hf {name}"
+    if is_dry and "OWN_OPTIONS" in vars(module):
+        with suppress(UserError):
+            return read_recipe(module.OWN_OPTIONS, file, prog)
+    return read_recipe(module.OPTIONS, file, prog)
 
 
-def _options(recipe: Path, name: str) -> tuple:
-    return read_recipe(load_command(name).OPTIONS, recipe / f"{name}.yaml", f"repair-hf {name}")
+def _merged(options: Iterable[Any]) -> dict[str, Any]:
+    """Return all options of a recipe by name."""
+    return {name: value for each in options for name, value in vars(each).items()}
 
 
 def _changed(options: Any, changes: dict[str, Any]) -> Any:
     """Return a dataclass of options with those of `changes` that it declares."""
     own = {name: value for name, value in changes.items() if name in fields_of(options)}
     return replace(options, **own) if own else options
-
-
-def _read(recipe: Path, name: str) -> Any:
-    """Return all options of a recipe as one object."""
-    return SimpleNamespace(**{name: value for each in _options(recipe, name) for name, value in vars(each).items()})
 
 
 def _measured(evaluated: Path, number: int, records: dict[str, int]) -> dict[str, Any]:

@@ -34,14 +34,15 @@ OPTIONS = (PlaceOptions, ShowOptions, SourceOptions)
 
 def run(place: PlaceOptions, options: ShowOptions, source: SourceOptions) -> None:
     from repair_hf.analysis.mined import is_mined
-    from repair_hf.analysis.show import show
+    from repair_hf.analysis.show import sheet_path, show
 
     wanted = {name: getattr(options, name) for name in fields_of(ShowOptions)}
     sample, is_of_mine = show(place.records, pairs=source.pairs, **wanted), is_mined(place.records)
     what = "records" if options.dropped is None else f"failures dropped as {options.dropped}"
     what = what if options.change is None else f"{options.change} near misses"
     what = "failures" if is_of_mine else what
-    print(f"show   {len(sample.rows)} of {sum(sample.available.values()):,} {what}   -> {options.output}")
+    count, path = sum(sample.available.values()), sheet_path(place.records, options.output)
+    print(f"show   {len(sample.rows)} of {count:,} {what}   -> {path}")
     if sample.lacks_images:
         print("Missing pictures are shown by their ids; --pairs shows them.")
     if is_of_mine:

@@ -100,7 +100,7 @@ def _check(setting: Any, wanted: Sequence[str]) -> None:
     from repair_hf.evaluation.words import load_parser
     from repair_hf.study.methods.method import Baseline
     from repair_hf.study.methods.registry import check_installed
-    from repair_hf.synthesis.models import check_editor, find_usable_llm
+    from repair_hf.synthesis.models import check_editor, check_llm
 
     methods = [setting.methods[name] for name in wanted]
     check_installed(methods)
@@ -117,7 +117,7 @@ def _check(setting: Any, wanted: Sequence[str]) -> None:
         for method in asking:
             models = setting.models_of(method)
             if "llm" in method.means:
-                find_usable_llm(models.llm)
+                check_llm(models.llm)
             if "editor" in method.means:
                 check_editor(models.editor, from_text=isinstance(method, Baseline) and method.draws)
 

@@ -49,7 +49,7 @@ def __getattr__(name: str) -> tuple[type, ...]:
 def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> None:
     """Train, or print what a training would take."""
     from repair_hf.pairs.dataset import load_wanted
-    from repair_hf.training.finetune import open_trainer, trained
+    from repair_hf.training.finetune import open_trainer
 
     is_first = config.process_index == 0
     if is_first:
@@ -71,9 +71,10 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     if is_first:
         _print_plan(trainer)
     finished = trainer.stage.summary
-    summary = finished or trained(trainer)
+    if finished is None:
+        trainer.train()
     if is_first:
-        _print_summary(summary)
+        _print_summary(finished or trainer.summary)
         print(f"-> {stage.output}")
         if repo is not None:
             _push(Path(stage.output), repo, config, again=finished is not None)
@@ -99,7 +100,7 @@ def _repository(config: RepairConfig) -> str:
 
 
 def _push(folder: Path, repo: str, config: RepairConfig, *, again: bool) -> None:
-    """Push the model once: `repair-hf push model` may have added results and a licence to its card since."""
+    """Push the model once: `repair-hf push model` may have added results and a license to its card since."""
     from repair_hf.hub.push import push_model
     from repair_hf.runtime.run_folder import write_atomically
 
@@ -130,7 +131,7 @@ def _try_out(trainer: RepairTrainer, output: str) -> None:
     is_first, scratch = trainer.is_world_process_zero(), trainer.args.output_dir
     trainer.args.output_dir = output
     trainer.stage.check()
-    find_checkpoint(trainer.args.resume_from_checkpoint or None, output, trainer.options, logs=is_first)
+    find_checkpoint(trainer.args.resume_from_checkpoint or None, output, trainer.stage.deciding, logs=is_first)
     trainer.args.output_dir = scratch
     if is_first:
         _print_plan(trainer)
@@ -156,8 +157,6 @@ COMPARED = {  # by each loss
 
 def _print_plan(trainer: RepairTrainer) -> None:
     """Print which loss is trained, on which pairs, and how many of the edits are used."""
-    from repair_hf.training.report import usage_in_words
-
     loss, counts = trainer.plan["objective"], trainer.plan["fill"]
     print(f"loss    {loss}: it compares {COMPARED[loss].format(weight=trainer.args.grid_weight)}")
     pairs = f"pairs   {counts['anchors']:,} captions with their images"
@@ -166,8 +165,19 @@ def _print_plan(trainer: RepairTrainer) -> None:
         beside = ", ".join(f"{counts[f'beside_{way}']:,} {way.upper()}" for way in ways)
         pairs += f"; with {kind} beside them: {beside}"
     print(pairs)
-    if used := usage_in_words(trainer.plan):
-        print(f"edits   {used}")
+    if trainer.plan["edits_reachable"]:
+        print(f"edits   {_usage(trainer.plan)}")
+
+
+def _usage(planned: dict[str, Any]) -> str:
+    """Say how many edits a planned training uses, and how many a longer one would."""
+    sizes = {way: planned["fill"][f"edits_{way}"] for way in planned["edits_reachable"]}
+    used = (f"{planned['samples_encoded'][way]:,} of {size:,} {way.upper()} edits" for way, size in sizes.items())
+    words = f"{planned['steps']:,} steps use {' and '.join(used)}"
+    if (longer := planned.get("longer_run")) is None:
+        return words
+    counts = " and ".join(f"{longer[way]:,} {way.upper()}" for way in sizes)
+    return f"{words}; {longer['epochs']} epochs use {counts}"
 
 
 def _print_summary(summary: dict[str, Any]) -> None:

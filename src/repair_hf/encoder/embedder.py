@@ -6,6 +6,7 @@ and the data, so a fine-tuned model never reuses its parent's vectors.
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,10 +16,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub import cached_assets_path
 
-from repair_hf.encoder.pixel_store import PixelStore
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.pairs.dataset import Pairs
+from repair_hf.pairs.images import content_digest
 from repair_hf.runtime.arrays import Parts, in_memory, on_disk
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import processes
@@ -119,8 +121,8 @@ class Embedder(ABC):
         Args:
             pairs: The pairs.
             pixels: Their images, if they are decoded already.
-            cache_folder: Where vectors are stored memory-mapped, and reused for the same weights, data and decoding;
-                None stores nothing.
+            cache_folder: Where vectors are stored memory-mapped, and reused for the same weights, processor and items;
+                None stores nothing. Commands use `vectors_folder()`.
 
         Shape:
             Returns (N, D) and (M, D) float32, unit length. From a folder they are read-only.
@@ -141,10 +143,14 @@ class Embedder(ABC):
         shapes = (len(images), self.dim), (len(places), self.dim)
         if cache_folder is None:
             return in_memory(shapes[0], np.float32, of_images()), in_memory(shapes[1], np.float32, of_texts())
-        data, folder = [self.digest, self.precision, pairs.fingerprint], Path(cache_folder)
-        drafted = [pixels.draft] if isinstance(pixels, PixelStore) and pixels.draft else []
-        files = folder / f"images-{digest(data + drafted)}.npy", folder / f"texts-{digest(data)}.npy"
-        keep: dict[str, Any] = {"dtype": np.float32, "remedy": "free some space, or choose another --output"}
+        captions = hashlib.sha256(repr(pairs.captions["caption"][:]).encode()).hexdigest()
+        items = {"images": [content_digest(pairs.images)], "texts": [captions]}
+        how, folder = [self.digest, self.precision], Path(cache_folder)
+        files = [folder / f"{kind}-{digest(how + some)}.npy" for kind, some in items.items()]
+        keep: dict[str, Any] = {
+            "dtype": np.float32,
+            "remedy": "free some space, or set HF_ASSETS_CACHE to another disk",
+        }
         return (
             on_disk(files[0], shapes[0], parts=of_images, what="The images' vectors", **keep),
             on_disk(files[1], shapes[1], parts=of_texts, what="The captions' vectors", **keep),
@@ -155,6 +161,11 @@ class Embedder(ABC):
         dtype = PRECISIONS[self.precision]
         with torch.inference_mode(), torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
             yield
+
+
+def vectors_folder() -> Path:
+    """Return the folder of Hugging Face's assets cache where all commands keep vectors."""
+    return cached_assets_path("repair_hf", "vectors")
 
 
 def _distinct(captions: Sequence[str]) -> tuple[list[str], np.ndarray]:

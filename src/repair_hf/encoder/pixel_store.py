@@ -13,15 +13,13 @@ from huggingface_hub import cached_assets_path
 from torch import Tensor
 
 from repair_hf.encoder.preprocessing import Preprocessor
-from repair_hf.pairs.cells import undecoded
-from repair_hf.pairs.images import content_digest, decode_small
+from repair_hf.pairs.images import content_digest
 from repair_hf.runtime.arrays import on_disk
 from repair_hf.runtime.options import EmbeddingOptions, UserError
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest
 
 IMAGES_AT_ONCE = 64
-SPARE = 2  # a JPEG decoded at a fraction of its size stays at least this many times as large as the encoder's input
 
 
 class Pixels(Protocol):
@@ -43,8 +41,6 @@ class PixelStore:
         column: Its column of images.
         preprocessor: Decides about size and crop.
         cache_folder: Folder of the file; by default in Hugging Face's cache of assets.
-        draft: Decode large JPEGs at a fraction of their size, see `decode_small`. At least `SPARE` times the encoder's
-            size is left, so pixels differ by a few of 255 values.
 
     Raises:
         UserError: If an image cannot be decoded, or the disk is too full.
@@ -61,21 +57,15 @@ class PixelStore:
         column: str,
         preprocessor: Preprocessor,
         cache_folder: str | Path | None = None,
-        *,
-        draft: bool = False,
     ) -> None:
         folder = Path(cache_folder or cached_assets_path("repair_hf", "pixels"))
-        self.draft = f"draft {SPARE}" if draft else None  # how JPEGs are decoded; None if at full size
-        named = [content_digest(images, column), preprocessor.image_digest, *([self.draft] if draft else [])]
-        self.path = folder / f"pixels-{digest(named)}.npy"
-        least = SPARE * max(preprocessor.image_shape[1:])
-        source = _decoded_small(images, column, least)[column] if draft else images[column]
+        self.path = folder / f"pixels-{digest([content_digest(images, column), preprocessor.image_digest])}.npy"
 
         def parts() -> Iterator[tuple[slice, np.ndarray]]:
             share = processes().share(len(images), IMAGES_AT_ONCE)
             title = "Decoding images" if processes().is_main else None
             start = share.start
-            for batch in preprocessor.batches(source, IMAGES_AT_ONCE, title, share):
+            for batch in preprocessor.batches(images[column], IMAGES_AT_ONCE, title, share):
                 yield slice(start, start + len(batch)), batch.numpy()
                 start += len(batch)
 
@@ -85,7 +75,7 @@ class PixelStore:
             np.uint8,
             parts,
             what=f"The pixels of {len(images):,} images",
-            remedy="name another `cache_folder`, or turn `cache_images` off",
+            remedy="set HF_ASSETS_CACHE to another folder, or turn `cache_images` off",
         )
 
     def __len__(self) -> int:
@@ -96,12 +86,11 @@ class PixelStore:
         pixels = self._pixels[rows]  # a copy if `rows` is an array
         return torch.from_numpy(np.array(pixels, copy=isinstance(rows, slice) or None))
 
-    def __getstate__(self) -> tuple[Path, str | None]:
-        return self.path, self.draft  # a memory map would be pickled with its content
+    def __getstate__(self) -> Path:
+        return self.path  # a memory map would be pickled with its content
 
-    def __setstate__(self, state: tuple[Path, str | None]) -> None:
-        self.path, self.draft = state
-        self._pixels = np.load(self.path, mmap_mode="r")
+    def __setstate__(self, path: Path) -> None:
+        self.path, self._pixels = path, np.load(path, mmap_mode="r")
 
 
 class DecodedImages:
@@ -122,17 +111,10 @@ def pixels_of(images: Dataset, column: str, preprocessor: Preprocessor, *, cache
     return (PixelStore if cache_images else DecodedImages)(images, column, preprocessor)
 
 
-def _decoded_small(images: Dataset, column: str, least: int) -> Dataset:
-    def decode(rows: dict[str, list]) -> dict[str, list]:
-        return {column: [decode_small(cell, least) for cell in rows[column]]}
-
-    return undecoded(images, column).with_transform(decode)
-
-
 def pixels_for(images: Dataset, preprocessor: Preprocessor | None, options: EmbeddingOptions) -> PixelStore | None:
     """Return the store of a column `image` if `cache_images` asks for it."""
     if not options.cache_images:
         return None
     if preprocessor is None:
         raise UserError("`cache_images` is for checkpoints of transformers; leave it out for this model.")
-    return PixelStore(images, "image", preprocessor, options.cache_folder, draft=options.draft_jpegs)
+    return PixelStore(images, "image", preprocessor)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from repair_hf.encoder.embedder import Embedder
+from repair_hf.encoder.embedder import Embedder, vectors_folder
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.encoder.pixel_store import pixels_for
 from repair_hf.evaluation.comparison import (
@@ -35,7 +35,7 @@ from repair_hf.evaluation.provenance import provenance
 from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_direction, save_ranks
 from repair_hf.evaluation.retrieval import rank_queries, resample_retrieval, retrieval_metrics
 from repair_hf.evaluation.tables import save_table
-from repair_hf.evaluation.training_data import check_unseen, plain_of_each
+from repair_hf.evaluation.training_data import check_unseen, plain_before
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import UserError, expect, fill
@@ -166,10 +166,13 @@ class Evaluation:
         """Rank the queries and judge the cases; save both, and return their metrics with intervals."""
         pairs, resamples = self.pairs, self.options.resamples
         pixels = pixels_for(pairs.images, encoder.preprocessor, self.options)
-        images, texts = encoder.embed_pairs(pairs, pixels=pixels)  # (N, D), (M, D)
-        if not processes().is_main:
+        cache, everyone = None if folder is None else vectors_folder(), processes()
+        images, texts = encoder.embed_pairs(pairs, pixels=pixels, cache_folder=cache)  # (N, D), (M, D)
+        how: Any = {"device": encoder.device, "everyone": everyone}
+        rankings = rank_queries(images, texts, pairs.caption_image, fps=1, **how)
+        if not everyone.is_main:
             return {}
-        table, cases = rank_table(rank_queries(images, texts, pairs.caption_image, fps=1), pairs, name), None
+        table, cases = rank_table(rankings, pairs, name), None
         ranks = ranks_by_direction(table)
         metrics: dict[str, Any] = dict(retrieval_metrics(ranks))
         samples = resample_retrieval(ranks, pairs.caption_image, Draws(len(pairs.images), resamples))
@@ -194,7 +197,8 @@ class Evaluation:
         Returns:
             `reference`, the first model; by model the `differences` from it, and numbers of changed `queries` and
             `cases`. `previous` and `repair` are lists of such comparisons with `model` and `reference`: with the model
-            before, and of models trained with records with the last one without. Its name is None if there is none.
+            before, and of models trained with records with those before them without. Its name is None if there is
+            none.
         """
         draws = Draws(len(self.pairs.images), self.options.resamples)
         tables, cases, samples = {}, {}, {}
@@ -224,7 +228,8 @@ class Evaluation:
             "previous": [compare(name, before) for before, name in pairwise(others)],
             "repair": [
                 {"model": name, "reference": None} if plain is None else compare(name, plain)
-                for name, plain in plain_of_each(self.names).items()
+                for name, baselines in plain_before(self.names).items()
+                for plain in baselines or [None]
             ],
         }
 

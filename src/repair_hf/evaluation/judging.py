@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from repair_hf.encoder.embedder import Embedder
 from repair_hf.evaluation.cases import Cases, Metric
@@ -139,12 +138,10 @@ def _table(model: str, cases: Cases, measure: str, margin: np.ndarray) -> pa.Tab
 @quietly()
 def _scores(rows: np.ndarray, others: np.ndarray, row: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return the cosines of each case's rows with its others: (R, D), (O, D), (n, a), (n, b) to (n, a, b)."""
-    wanted, place = np.unique(other, return_inverse=True)
-    panel = torch.from_numpy(others[wanted].astype(np.float64))
-    shape = (*row.shape, other.shape[1])
-    left = np.broadcast_to(row[:, :, None], shape).ravel()
-    right = np.broadcast_to(place.reshape(other.shape)[:, None, :], shape).ravel()
-    return exact_scores(rows, left, panel, right).reshape(shape)
+    left, right = np.broadcast_arrays(row[:, :, None], other[:, None, :])
+    pairs, place = np.unique(left.ravel() * len(others) + right.ravel(), return_inverse=True)  # each once
+    left_of, right_of = np.divmod(pairs, len(others))
+    return exact_scores(rows, left_of, others, right_of)[place].reshape(left.shape)
 
 
 def _rows(table: pa.Table, benchmark: str) -> dict[str, pa.Table]:

@@ -13,6 +13,7 @@ A tie is wrong. The first question is about the ground truth of the record: of a
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from repair_hf.records.dataset import Place, load_records
 from repair_hf.records.source_images import restore_images
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.own_files import read_json, read_yaml
+
+logger = logging.getLogger(__name__)
 
 NAME = "near_misses"
 MEASURES = ("truth", "edit")
@@ -60,7 +63,7 @@ def load_near_misses(records: Place | Sequence[Place], pairs: Pairs | None = Non
         UserError: If there are no records, or an image is missing.
 
     Example:
-        >>> sets = load_near_misses("runs/near-misses/records")
+        >>> sets = load_near_misses("runs/near-misses")
         >>> [(cases.benchmark, len(cases)) for cases in sets]
         [('near_misses_i2t', 2460), ('near_misses_t2i', 3158)]
     """
@@ -101,6 +104,7 @@ def load_changed(folder: str | Path, change: str) -> Dataset:
     ids = {case for name, kinds in changed.items() if name.startswith(NAME) for case in kinds[change]}
     if not ids:
         raise UserError(f"No near miss was {change} between {' and '.join(pair)}.")
+    logger.info("Near misses that were %s from %s to %s.", change, *pair)
     records = load_records(places)
     return records.select([row for row, name in enumerate(records["record_id"]) if name in ids])
 

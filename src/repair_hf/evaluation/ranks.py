@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from repair_hf.evaluation.tables import load_table, save_table
-from repair_hf.mining.ranking_state import Ranking
+from repair_hf.mining.queries import Ranking
 from repair_hf.pairs.dataset import Pairs
 
 FILE = "ranks.parquet"

@@ -7,14 +7,17 @@ of a query's best-ranked positive, and the median rank is the median of that ran
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import torch
 
 from repair_hf.evaluation.intervals import Draws
+from repair_hf.mining.queries import Ranking
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
-from repair_hf.mining.ranking_state import Ranking
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.processes import Processes
 
 KS = (1, 5, 10)
 DIRECTIONS = ("i2t", "t2i")
@@ -26,6 +29,8 @@ def evaluate_retrieval(
     caption_image: np.ndarray,
     *,
     ks: Sequence[int] = KS,
+    device: torch.device | str = "cpu",
+    everyone: Processes | None = None,
 ) -> dict[str, float]:
     """Measure retrieval among N images and M captions.
 
@@ -34,6 +39,8 @@ def evaluate_retrieval(
         text_embeddings: (M, D) unit vectors, float32.
         caption_image: (M,) index of each caption's image.
         ks: The K of each Recall@K.
+        device: Where blocks of scores are computed.
+        everyone: The processes that share the work; each must call this with the same vectors, and gets the metrics.
 
     Returns:
         `i2t_R@1`, ..., `i2t_MRR`, `i2t_median_rank`, `t2i_R@1`, ..., `t2i_median_rank`, as fractions; `n_images`,
@@ -49,13 +56,19 @@ def evaluate_retrieval(
     """
     if not ks or min(ks) < 1:
         raise UserError(f"`ks` must be one or more numbers from 1, got {ks}.")
-    rankings = rank_queries(image_embeddings, text_embeddings, caption_image)
+    rankings = rank_queries(image_embeddings, text_embeddings, caption_image, device=device, everyone=everyone)
     ranks = {direction: ranking.gt_rank for direction, ranking in rankings.items()}
     return retrieval_metrics(ranks, ks=ks) | {"n_images": len(ranks["i2t"]), "n_texts": len(ranks["t2i"])}
 
 
 def rank_queries(
-    image_embeddings: np.ndarray, text_embeddings: np.ndarray, caption_image: np.ndarray, *, fps: int = 0
+    image_embeddings: np.ndarray,
+    text_embeddings: np.ndarray,
+    caption_image: np.ndarray,
+    *,
+    fps: int = 0,
+    device: torch.device | str = "cpu",
+    everyone: Processes | None = None,
 ) -> dict[str, Ranking]:
     """Rank all captions for each image (`i2t`) and all images for each caption (`t2i`), see `evaluate_retrieval`.
 
@@ -65,9 +78,8 @@ def rank_queries(
     caption_image = np.asarray(caption_image, np.int64)
     check_embeddings(images, texts, caption_image)
     positives = Truth.annotated(caption_image, len(images))
-    found = rank_both_ways(
-        images, texts, positives, fps_of_image=min(fps, len(texts)), fps_of_caption=min(fps, len(images))
-    )
+    fps_of: Any = {"fps_of_image": min(fps, len(texts)), "fps_of_caption": min(fps, len(images))}
+    found = rank_both_ways(images, texts, positives, **fps_of, device=device, everyone=everyone)
     return dict(zip(DIRECTIONS, found, strict=True))
 
 

@@ -48,22 +48,22 @@ def uses_records(options: Mapping[str, Any]) -> bool:
     return options.get("records") is not None and "none" not in (options.get("loss"), options.get("negatives"))
 
 
-def plain_of_each(models: Mapping[str, Any]) -> dict[str, str | None]:
-    """Map each model that was trained with records to the one that shows what the records add.
+def plain_before(models: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Map each model that was trained with records to those before it that were trained without.
 
-    That is the last model before it that was trained without records; None if there is none.
+    Their difference shows what the records add.
 
     Args:
         models: The models by short name, in their order.
     """
-    found: dict[str, str | None] = {}
-    plain = None
+    found: dict[str, list[str]] = {}
+    plain: list[str] = []
     for name, model in models.items():
         newest = next(iter(find_trainings(model)), None)
         if newest is not None and uses_records(newest.options):
-            found[name] = plain
+            found[name] = list(plain)
         elif newest is not None:
-            plain = name
+            plain.append(name)
     return found
 
 

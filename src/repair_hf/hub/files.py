@@ -111,7 +111,7 @@ def pack_model(
     *,
     scratch: str | Path,
     open_clip: bool = False,
-    results: Sequence[str | Path] = (),
+    results: str | Path | None = None,
     license: str | None = None,
 ) -> Parcel:
     """Collect a trained encoder with its processor, also in open_clip's format if `open_clip`; see `pack_records`."""

@@ -82,7 +82,7 @@ def push_model(
     private: bool = False,
     tag: str | None = None,
     open_clip: bool = False,
-    results: Sequence[str | Path] = (),
+    results: str | Path | None = None,
     license: str | None = None,
 ) -> Pushed:
     """Push a trained encoder with its processor and its card.
@@ -93,7 +93,7 @@ def push_model(
         private: Create it as private; an existing public repository is an error.
         tag: Name of this revision.
         open_clip: Also push it in open_clip's format.
-        results: Folders of `repair-hf evaluate` for this model, its base, and models to compare with.
+        results: Folder of `repair-hf evaluate` with this model, best after its base and one without records.
         license: License identifier of the Hub.
 
     Raises:

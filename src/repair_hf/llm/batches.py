@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, NamedTuple
 from repair_hf.llm.batch_api import Answer, BatchAPI, BatchRefused
 from repair_hf.llm.errors import ProviderError, RejectedRequest
 from repair_hf.llm.ledger import BudgetSpent, Ledger, Reply, Topic
-from repair_hf.llm.ledger_file import reading
+from repair_hf.llm.ledger_file import query
 from repair_hf.llm.sending import REJECTIONS, Retries
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
@@ -191,16 +191,9 @@ _GIVE_UP = "To give them up: sqlite3 {} \"DELETE FROM call WHERE state = 'submit
 
 def open_batches(folders: Iterable[Path]) -> dict[Path, OpenBatches]:
     """Return the ledgers of some folders that have submitted batches, and what is in them."""
-    found = {}
-    for folder in folders:
-        with reading(folder) as opened:
-            if opened is None:
-                continue
-            wanted = "SELECT MAX(model), COUNT(*), COUNT(DISTINCT batch_id) FROM call WHERE batch_id IS NOT NULL"
-            model, requests, batches = opened[0].execute(wanted).fetchone()
-        if requests:
-            found[folder] = OpenBatches(model, requests, batches)
-    return found
+    wanted = "SELECT MAX(model), COUNT(*), COUNT(DISTINCT batch_id) FROM call WHERE batch_id IS NOT NULL"
+    found = {folder: OpenBatches(*row) for folder in folders for row in query(folder, wanted)}
+    return {folder: each for folder, each in found.items() if each.requests}
 
 
 def refuse_if_waiting(ledger: Ledger) -> None:

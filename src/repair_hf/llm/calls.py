@@ -85,3 +85,10 @@ def read_call(row: tuple[Any, ...]) -> Call:
 def packed(reply: Reply) -> str:
     """Return the text of a reply as the ledger keeps it."""
     return json.dumps([reply.text, reply.finish], ensure_ascii=False)
+
+
+def format_dollars(amount: float | None) -> str:
+    """Format an amount with two decimals; what they would show as nothing is below a cent."""
+    if amount is None:
+        return "unknown"
+    return "<$0.01" if 0 < amount < 0.005 else f"${amount:,.2f}"

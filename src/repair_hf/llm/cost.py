@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from repair_hf.llm.ledger import Reply
-from repair_hf.llm.ledger_file import reading
+from repair_hf.llm.ledger_file import query
 from repair_hf.llm.loading import load_litellm
 
 TOKENS_PER_IMAGE = 1_056  # OpenAI at medium quality and 1024 x 1024; Gemini lists a price per image
@@ -148,13 +148,9 @@ def paid_in(*folders: Path) -> dict[tuple[str, str], Usage]:
     """Return what all runs in some folders have paid for answers and edited images, by stage and direction."""
     found: dict[tuple[str, str], Usage] = {}
     for folder in folders:
-        with reading(folder) as opened:
-            rows = [] if opened is None else opened[0].execute(_PAID, (opened[1],)).fetchall()
-        for stage, direction, *sums in rows:
-            before = found.get((stage, direction), Usage())
-            calls, tokens_in, tokens_out, dollars, unpriced = sums
+        for stage, direction, calls, tokens_in, tokens_out, dollars, unpriced in query(folder, _PAID):
             new = Usage(calls, 0, tokens_in, tokens_out, dollars, unpriced)
-            found[stage, direction] = add_usage([before, new])
+            found[stage, direction] = add_usage([found.get((stage, direction), Usage()), new])
     return found
 
 
@@ -166,5 +162,5 @@ def add_usage(uses: Iterable[Usage]) -> Usage:
 _PAID = """
 SELECT stage, direction, COUNT(*), SUM(prompt_tokens), SUM(completion_tokens),
     TOTAL(CASE state WHEN 'lost' THEN worst ELSE dollars END), SUM(state = 'answered' AND dollars IS NULL)
-FROM call WHERE run = ? AND state IN ('answered', 'lost') GROUP BY stage, direction
+FROM call WHERE run = :run AND state IN ('answered', 'lost') GROUP BY stage, direction
 """

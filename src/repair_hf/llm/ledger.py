@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import filelock
 
-from repair_hf.llm.calls import CALL, Call, Reply, Topic, packed, read_call
+from repair_hf.llm.calls import CALL, Call, Reply, Topic, format_dollars, packed, read_call
 from repair_hf.llm.ledger_file import connect
 from repair_hf.llm.old_folders import OLD_KEYS, has_old_files, import_old_files
 from repair_hf.runtime.run_folder import RunStopped
@@ -245,7 +245,8 @@ class Ledger:
         dollars, calls = self.total
         if most is not None and dollars + worst > most + 1e-9:  # sums of binary fractions differ in their last digits
             return (
-                f"--max-usd {most:g} is reached: ${dollars:.4f} are paid, and the next request may cost ${worst:.4f}."
+                f"--max-usd {most:g} is reached: {format_dollars(dollars)} are paid, and the next request may cost "
+                f"{format_dollars(worst)}."
             )
         if most_calls is not None and calls >= most_calls:
             return f"--max-calls {most_calls} is reached: {calls} answers and images are paid or on their way."

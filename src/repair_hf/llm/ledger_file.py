@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -117,44 +117,37 @@ def find_ledger(folder: str | Path) -> tuple[Path, str] | None:
     return None
 
 
-@contextmanager
-def reading(folder: str | Path) -> Iterator[tuple[sqlite3.Connection, str] | None]:
-    """Open the ledger of a run's folder to read from it; yield the run's name too. None if it has paid nothing."""
+def query(folder: str | Path, wanted: str) -> Iterator[sqlite3.Row]:
+    """Yield the rows of a query on the ledger that a run's folder has paid from, where `:run` is the run's name.
+
+    There are none if it has paid nothing.
+    """
     found = find_ledger(folder)
     if found is None and not has_old_files(Path(folder)):
-        yield None
         return
-    if found is None:
-        with closing(connect(":memory:")) as database:
+    with closing(connect(":memory:") if found is None else _connect_to_read(found[0])) as database:
+        if found is None:
             import_old_files(database, Path(folder))
-            yield database, "."
-        return
-    path, run = found
-    with closing(_connect_to_read(path)) as database:
-        yield database, run
+        database.row_factory = sqlite3.Row
+        yield from database.execute(wanted, {"run": "." if found is None else found[1]})
 
 
 def read_calls(*folders: Path) -> Iterator[dict[str, Any]]:
     """Yield the settled calls of runs, as their rows are written."""
     for folder in folders:
-        with reading(folder) as found:
-            if found is not None:
-                database, run = found
-                rows = database.execute("SELECT * FROM call WHERE run = ? AND owner IS NULL", (run,))
-                names = [column[0] for column in rows.description]
-                yield from (dict(zip(names, row, strict=True)) for row in rows)
+        yield from map(dict, query(folder, "SELECT * FROM call WHERE run = :run AND owner IS NULL"))
 
 
 def paid_by(folders: Iterable[Path]) -> tuple[float, int]:
     """Return dollars and calls of runs, as ceilings count them: without what they took over from others."""
-    dollars, answers = 0.0, 0
-    for folder in folders:
-        with reading(folder) as found:
-            if found is not None:
-                database, run = found
-                row = database.execute("SELECT dollars, calls FROM run WHERE name = ?", (run,)).fetchone()
-                dollars, answers = dollars + (row[0] if row else 0.0), answers + (row[1] if row else 0)
-    return dollars, answers
+    rows = [row for folder in folders for row in query(folder, "SELECT dollars, calls FROM run WHERE name = :run")]
+    return sum((row["dollars"] for row in rows), 0.0), sum(row["calls"] for row in rows)
+
+
+def has_payments(folder: str | Path) -> bool:
+    """Return whether a run's folder holds paid answers or images."""
+    wanted = "SELECT 1 FROM call WHERE run = :run AND state IN ('answered', 'rejected') LIMIT 1"
+    return bool(list(query(folder, wanted)))
 
 
 def take_over(database: sqlite3.Connection, run: str, folder: Path) -> Path:
@@ -178,16 +171,6 @@ def take_over(database: sqlite3.Connection, run: str, folder: Path) -> Path:
     finally:
         database.execute("DETACH other")
     return path.parent
-
-
-def has_payments(folder: str | Path) -> bool:
-    """Return whether a run's folder holds paid answers or images."""
-    with reading(folder) as found:
-        if found is None:
-            return False
-        database, run = found
-        wanted = "SELECT 1 FROM call WHERE run = ? AND state IN ('answered', 'rejected') LIMIT 1"
-        return database.execute(wanted, (run,)).fetchone() is not None
 
 
 def _connect_to_read(path: Path) -> sqlite3.Connection:

@@ -8,17 +8,17 @@ the pool. An index holds a copy of the candidates' vectors: 4 D bytes each, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import faiss
 import numpy as np
-import torch
+from datasets.search import FaissIndex
 from tqdm.auto import tqdm
 
-from repair_hf.mining.ranking_state import Ranking, RankingState
-from repair_hf.mining.scores import best_directly, best_keys, decode, exact_scores, keys_of, quietly, screen_error
-from repair_hf.pairs.truth import Truth, expanded
+from repair_hf.mining.queries import Queries, Ranking
+from repair_hf.mining.ranking import positives_of, rank_some, sides
+from repair_hf.mining.scores import best_keys, exact_scores, keys_of, quietly
+from repair_hf.pairs.truth import Truth
 
 QUERIES_PER_SEARCH = 2048
 PROBED = 1 / 16  # share of IVF's clusters that are searched
@@ -41,117 +41,73 @@ class Index(NamedTuple):
 
 @quietly()
 def rank_by_index(
+    direction: str,
     image_embeddings: np.ndarray,
     text_embeddings: np.ndarray,
     positives: Truth,
+    queries: np.ndarray,
     index: Index,
     *,
-    fps_of_image: int,
-    fps_of_caption: int,
+    fps: int,
     pool: int = 100,
-) -> tuple[Ranking, Ranking, dict[str, float]]:
-    """Rank the captions that an index finds for each image, and the images it finds for each caption.
+) -> tuple[Ranking, float]:
+    """Rank the candidates that an index finds for some queries of one direction; see `rank_some`.
 
-    A direction with 0 false positives is not searched. `pool` false positives are counted for a gt's rank, and at
-    least those asked for. The other arguments are those of `rank_both_ways`.
+    `pool` false positives are counted for a gt's rank, and at least `fps`.
 
     Returns:
-        The rankings of the N images' captions and of the M captions' images; and the recall by direction (`i2t`,
-        `t2i`): the share of the true best false positives of up to 512 random queries that were found.
+        The ranking, and the recall: the share of the true best false positives of up to 512 random queries that were
+        found.
     """
-    images, texts = np.asarray(image_embeddings, np.float32), np.asarray(text_embeddings, np.float32)
-    i2t, t2i = RankingState(len(images), fps_of_image), RankingState(len(texts), fps_of_caption)
-    for image, caption, score in _scored_positives(images, texts, positives):
-        i2t.offer_positives(image, caption, score)
-        t2i.offer_positives(caption, image, score)
-    recall, eps = {}, screen_error(images, texts, torch.float32)
-    for name, side, queries, candidates in (("i2t", i2t, images, texts), ("t2i", t2i, texts, images)):
-        if side.k:
-            known = _PositivesByQuery(positives, is_caption=name == "t2i", n_texts=len(texts))
-            built = _build_index(candidates, index)
-            starts = range(0, len(queries), QUERIES_PER_SEARCH)
-            for start in tqdm(starts, desc=f"Searching {name}", delay=3, disable=None):
-                some = np.arange(start, min(start + QUERIES_PER_SEARCH, len(queries)))
-                keys = _search(built, queries[some], candidates, known, some, max(pool, side.k))
-                side.non_positives_ahead[some] = np.sum(decode(keys)[0] >= side.gt_score[some, None], axis=1)
-                side.keys[some] = keys[:, : side.k]
-            recall[name] = _recall(side, queries, candidates, known, eps)
-    for image, caption, score in _scored_positives(images, texts, positives):
-        i2t.count_positives(image, i2t.fps_ahead(image, score))
-        t2i.count_positives(caption, t2i.fps_ahead(caption, score))
-    return i2t.ranking(), t2i.ranking(), recall
+    vectors, candidates = sides(direction, image_embeddings, text_embeddings)
+    found, pool = Queries(len(queries), fps), max(pool, fps)
+    place, positive = positives_of(direction, positives, queries)
+    order = np.argsort(place, kind="stable")
+    place, positive = place[order], positive[order]
+    built = _build_index(candidates, index)
+    starts = range(0, len(queries), QUERIES_PER_SEARCH)
+    for start in tqdm(starts, desc=f"Searching {direction}", delay=3, disable=None):
+        some = np.arange(start, min(start + QUERIES_PER_SEARCH, len(queries)))
+        known = slice(*np.searchsorted(place, [start, start + len(some)]))
+        rows, of_known = vectors[queries[some]], place[known] - start
+        score = exact_scores(candidates, positive[known], rows, of_known)
+        found.offer_positives(place[known], positive[known], score)
+        row, candidate = _search(built, rows, of_known, positive[known], pool)
+        keys = keys_of(exact_scores(candidates, candidate, rows, row), candidate)
+        best = best_keys(row, keys, len(some), pool)
+        found.ahead[some], found.keys[some] = np.sum(best > found.target[some, None], axis=1), best[:, :fps]
+        found.count_positives(place[known], score)
+    some = np.sort(np.random.default_rng(0).permutation(len(queries))[:SAMPLE])
+    true = rank_some(direction, image_embeddings, text_embeddings, positives, queries[some], fps=fps).fp
+    ranking = found.ranking()
+    hits = np.array([np.isin(best, ours) for best, ours in zip(true, ranking.fp[some], strict=True)])[true >= 0]
+    return ranking, float(hits.mean()) if len(hits) else 1.0
 
 
-class _PositivesByQuery:
-    """The positives in order of one direction's queries."""
-
-    def __init__(self, positives: Truth, *, is_caption: bool, n_texts: int) -> None:
-        image, caption = positives.images_of(np.arange(n_texts))
-        query, candidate = (caption, image) if is_caption else (image, caption)
-        order = np.argsort(query, kind="stable")
-        self.query, self.candidate = query[order], candidate[order]  # in order of query
-
-    def of(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Positive pairs of some queries, (q,), as places in `queries` and candidates."""
-        low, high = (np.searchsorted(self.query, queries, side=side) for side in ("left", "right"))
-        at, place = expanded(low, high)
-        return place, self.candidate[at]
-
-
-def _scored_positives(
-    images: np.ndarray, texts: np.ndarray, positives: Truth
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield all positive pairs, some captions at a time: image, caption and score, (P,) each."""
-    for start in range(0, len(texts), QUERIES_PER_SEARCH):
-        some = np.arange(start, min(start + QUERIES_PER_SEARCH, len(texts)))
-        image, column = positives.images_of(some)
-        order = np.argsort(image, kind="stable")
-        image, column = image[order], column[order]
-        score = exact_scores(images, image, torch.from_numpy(texts[some].astype(np.float64)), column)
-        yield image, some[column], score
-
-
-def _build_index(candidates: np.ndarray, wanted: Index) -> faiss.Index:
+def _build_index(candidates: np.ndarray, wanted: Index) -> FaissIndex:
     count, size = candidates.shape
-    index: Any
+    clusters = max(1, min(round(4 * math.sqrt(count)), count // PER_CLUSTER))
+    kind = f"HNSW{LINKS},Flat" if wanted.kind == "hnsw" else f"IVF{clusters},Flat"
+    index = faiss.index_factory(size, kind, faiss.METRIC_INNER_PRODUCT)
     if wanted.kind == "hnsw":
-        index = faiss.IndexHNSWFlat(size, LINKS, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efSearch = max(1, round(wanted.effort * BREADTH))
     else:
-        clusters = max(1, min(round(4 * math.sqrt(count)), count // PER_CLUSTER))
-        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(size), size, clusters, faiss.METRIC_INNER_PRODUCT)
         index.train(np.ascontiguousarray(candidates[:: max(1, count // (PER_CLUSTER * clusters))]))
         index.nprobe = min(clusters, max(1, round(wanted.effort * PROBED * clusters)))
-    for start in range(0, count, QUERIES_PER_SEARCH):
-        index.add(np.ascontiguousarray(candidates[start : start + QUERIES_PER_SEARCH]))
-    return index
+    found = FaissIndex(custom_index=index)
+    found.add_vectors(np.ascontiguousarray(candidates), batch_size=QUERIES_PER_SEARCH)
+    return found
 
 
 def _search(
-    index: faiss.Index,
-    vectors: np.ndarray,
-    candidates: np.ndarray,
-    known: _PositivesByQuery,
-    queries: np.ndarray,
-    pool: int,
-) -> np.ndarray:
-    """Return the keys of the best non-positives that the index finds for some queries, (q, pool), best first."""
-    place, positive = known.of(queries)
+    index: FaissIndex, rows: np.ndarray, place: np.ndarray, positive: np.ndarray, pool: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the non-positives that the index finds for some queries: places in `rows`, and candidates, (P,) each."""
     most = int(np.bincount(place, minlength=1).max())  # a query's positives may all be found first
-    _, found = index.search(np.ascontiguousarray(vectors), min(pool + most, len(candidates)))  # (q, c), -1 where none
+    found = index.search_batch(
+        rows, min(pool + most, index.faiss_index.ntotal)
+    ).total_indices  # -1 where there is none
     query, column = np.nonzero(found >= 0)
-    pairs = np.setdiff1d(found[query, column] * len(queries) + query, positive * len(queries) + place)
-    candidate, query = np.divmod(pairs, len(queries))  # in order of candidate, which is faster
-    score = exact_scores(candidates, candidate, torch.from_numpy(vectors.astype(np.float64)), query)
-    return best_keys(query, keys_of(score, candidate), len(queries), pool)
-
-
-def _recall(
-    side: RankingState, queries: np.ndarray, candidates: np.ndarray, known: _PositivesByQuery, eps: float
-) -> float:
-    """Return the share of the true best false positives of some queries that were found."""
-    some = np.sort(np.random.default_rng(0).permutation(len(queries))[:SAMPLE])
-    true = best_directly(queries[some], candidates, np.arange(len(candidates)), known.of(some), side.k, eps)
-    is_there = decode(true)[1] >= 0
-    found = [np.isin(best, mine) for best, mine in zip(true, side.keys[some], strict=True)]
-    return float(np.mean(np.array(found)[is_there])) if is_there.any() else 1.0
+    pairs = np.setdiff1d(found[query, column] * len(rows) + query, positive * len(rows) + place)
+    candidate, query = np.divmod(pairs, len(rows))
+    return query, candidate

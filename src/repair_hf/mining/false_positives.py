@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +12,8 @@ from datasets import Dataset, Features, Value, concatenate_datasets
 
 from repair_hf.mining.faiss_index import Index, rank_by_index
 from repair_hf.mining.options import check_sizes
-from repair_hf.mining.ranking import check_embeddings, rank_both_ways
-from repair_hf.mining.ranking_state import Ranking
+from repair_hf.mining.queries import Ranking
+from repair_hf.mining.ranking import CAPTIONS_AT_ONCE, check_embeddings, rank_both_ways, rank_some
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.truth import Truth, wordings
 from repair_hf.runtime.options import UserError
@@ -93,26 +93,50 @@ def find_false_positives(
     k_mine: int,
     d_i2t: int,
     d_t2i: int,
+    queries: Mapping[str, np.ndarray] | None = None,
     index: Index | None = None,
     device: torch.device | str = "cpu",
     everyone: Processes | None = None,
 ) -> tuple[Dataset, dict[str, float]]:
-    """Find false positives as `mine_false_positives` does, or with an index that may miss some.
+    """Find false positives as `mine_false_positives` does, of some queries or with an index that may miss some.
 
     With an index, scores are exact and ranks are lower bounds: candidates that it missed are not counted, and
     `gt_rank` is at most `k_mine` + 1.
+
+    Args:
+        images: Unit vectors, (N, D) float32.
+        texts: Unit vectors, (M, D) float32.
+        positives: Which captions answer which images.
+        k_mine: Size of each query's pool of false positives.
+        d_i2t: False positives kept for each image.
+        d_t2i: False positives kept for each caption.
+        queries: The queries of each direction, ascending rows; by default all.
+        index: The index.
+        device: Where blocks of scores are screened.
+        everyone: The processes that share the work.
 
     Returns:
         The rows; and with an index the recall by direction: the share of the true false positives that were found,
         measured on some queries.
     """
-    recall: dict[str, float] = {}
-    fps = {"fps_of_image": min(d_i2t, len(texts)), "fps_of_caption": min(d_t2i, len(images))}
-    if index is None:
-        i2t, t2i = rank_both_ways(images, texts, positives, **fps, device=device, everyone=everyone)
-    else:
-        i2t, t2i, recall = rank_by_index(images, texts, positives, index, **fps, pool=k_mine)
-    return concatenate_datasets([_rows("t2i", t2i), _rows("i2t", i2t)]), recall
+    fps = {"t2i": min(d_t2i, len(images)), "i2t": min(d_i2t, len(texts))}
+    if index is None and queries is None:
+        both = {"fps_of_image": fps["i2t"], "fps_of_caption": fps["t2i"]}
+        i2t, t2i = rank_both_ways(images, texts, positives, **both, device=device, everyone=everyone)
+        return concatenate_datasets([_rows("t2i", t2i), _rows("i2t", i2t)]), {}
+    parts, recall = [], {}
+    for direction, vectors in (("t2i", texts), ("i2t", images)):
+        own = np.arange(len(vectors)) if queries is None else queries[direction]
+        if not (fps[direction] and len(own)):
+            continue
+        data, k = (direction, images, texts, positives, own), fps[direction]
+        if index is None:
+            ranking = rank_some(*data, fps=k, device=device, everyone=everyone)
+        else:
+            ranking, recall[direction] = rank_by_index(*data, index, fps=k, pool=k_mine)
+        parts.append(_rows(direction, ranking, own))
+    found = concatenate_datasets(parts) if parts else Dataset.from_dict(dict.fromkeys(FEATURES, []), FEATURES)
+    return found, dict(sorted(recall.items()))
 
 
 def annotated_positives(
@@ -132,17 +156,26 @@ def annotated_positives(
     return Truth.annotated(caption_image, n_images, wording=wording, image_class=same_image)
 
 
-def sample_queries(failures: Dataset, caption_image: np.ndarray, max_queries: int, seed: int = 0) -> Dataset:
-    """Keep the false positives of `max_queries` images and of as many of their captions, drawn at random, in order.
+def draw_queries(
+    positives: Truth, caption_image: np.ndarray, max_queries: int, *, d_i2t: int, d_t2i: int, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Draw `max_queries` images and as many of their captions at random: rows by direction, ascending.
 
-    `caption_image` is the image of each caption, (M,).
+    Only queries are drawn that have a wrong answer, of a direction that is mined. `caption_image` is the image of each
+    caption, (M,).
     """
-    is_t2i, query = _is_t2i(failures), _column(failures, "q")
-    images = np.where(is_t2i, np.asarray(caption_image)[np.where(is_t2i, query, 0)], query)  # of each failure
-    is_drawn = np.isin(images, np.random.default_rng([seed, 1]).permutation(np.unique(images))[:max_queries])
-    captions = np.unique(query[is_t2i & is_drawn])
-    is_caption_drawn = np.isin(query, np.random.default_rng([seed, 0]).permutation(captions)[:max_queries])
-    return failures.select(np.flatnonzero(is_drawn & (~is_t2i | is_caption_drawn)))
+    n_images, n_captions = len(positives.image_class), len(caption_image)
+    of_image, of_caption = np.zeros(n_images, np.int64), np.zeros(n_captions, np.int64)  # positives
+    for start in range(0, n_captions, CAPTIONS_AT_ONCE):
+        image, place = positives.images_of(np.arange(start, min(start + CAPTIONS_AT_ONCE, n_captions)))
+        of_image += np.bincount(image, minlength=n_images)
+        of_caption += np.bincount(start + place, minlength=n_captions)
+    is_i2t, is_t2i = (of_image < n_captions) & (d_i2t > 0), (of_caption < n_images) & (d_t2i > 0)
+    images = np.union1d(np.flatnonzero(is_i2t), caption_image[is_t2i])
+    drawn = np.random.default_rng([seed, 1]).permutation(images)[:max_queries]
+    captions = np.flatnonzero(is_t2i & np.isin(caption_image, drawn))
+    captions = np.random.default_rng([seed, 0]).permutation(captions)[:max_queries]
+    return {"t2i": np.sort(captions), "i2t": np.sort(drawn[is_i2t[drawn]])}
 
 
 def with_ids(failures: Dataset, pairs: Pairs) -> Dataset:
@@ -194,11 +227,11 @@ def _ids(items: Dataset, name: str) -> pa.ChunkedArray:
     return items.with_format("arrow")[name][:].cast(pa.large_string())
 
 
-def _rows(direction: str, ranking: Ranking) -> Dataset:
+def _rows(direction: str, ranking: Ranking, queries: np.ndarray | None = None) -> Dataset:
     query, place = np.nonzero(ranking.fp >= 0)
     columns = {
         "direction": pa.repeat(direction, len(query)),
-        "q": query,
+        "q": query if queries is None else queries[query],
         "gt": ranking.gt[query],
         "fp": ranking.fp[query, place],
         "fp_score": ranking.fp_score[query, place],

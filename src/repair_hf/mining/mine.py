@@ -11,17 +11,12 @@ import numpy as np
 from datasets import Dataset
 from transformers import ProcessorMixin
 
-from repair_hf.encoder.embedder import Embedder
+from repair_hf.encoder.embedder import Embedder, vectors_folder
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.encoder.pixel_store import pixels_for
 from repair_hf.mining.failures import FILE, load_failures
 from repair_hf.mining.faiss_index import Index
-from repair_hf.mining.false_positives import (
-    find_false_positives,
-    sample_queries,
-    summarize,
-    with_ids,
-)
+from repair_hf.mining.false_positives import draw_queries, find_false_positives, summarize, with_ids
 from repair_hf.mining.options import MiningOptions
 from repair_hf.mining.random_failures import at_random
 from repair_hf.mining.ranking import check_embeddings
@@ -128,8 +123,8 @@ class Mining:
         return load_failures(str(self.stage.folder)) if self._failures is None else self._failures
 
     def _mine(self, folder: Path | None) -> dict[str, Any]:
-        vectors = None if folder is None else folder / "embeddings"
-        failures, summary = mine_pairs(self.encoder, self.pairs, self.options, vectors, self.report)
+        cache = None if folder is None else vectors_folder()
+        failures, summary = mine_pairs(self.encoder, self.pairs, self.options, cache, self.report)
         self._failures, unmatched = failures, summary.pop("unmatched", [])
         if not processes().is_main:
             return {}
@@ -156,8 +151,8 @@ def mine_pairs(
 
     Returns:
         The failures; and their summary: `directions` (see `summarize`), `positives_by_equal_text`,
-        `positives_by_image`, `images_alike`; with an index `search`, `recall` and `ranks`; with a report `reported`
-        and `unmatched`.
+        `positives_by_image`, `images_alike`; `vectors`, the files of stored vectors; with an index `search`, `recall`
+        and `ranks`; with a report `reported` and `unmatched`.
     """
     pixels = pixels_for(pairs.images, encoder.preprocessor, options)
     images, texts = encoder.embed_pairs(pairs, pixels=pixels, cache_folder=cache_folder)
@@ -176,6 +171,7 @@ def mine_pairs(
         by_text = Truth.annotated(pairs.caption_image, len(images), wording=positives.wording).beyond_annotation
     summary = {"directions": summarize(failures), "positives_by_equal_text": by_text}
     summary |= {"positives_by_image": positives.beyond_annotation - by_text, "images_alike": alike}
+    summary["vectors"] = [str(some.filename) for some in (images, texts) if isinstance(some, np.memmap)]
     return with_ids(failures, pairs), summary | found
 
 
@@ -188,18 +184,19 @@ def _search(
 ) -> tuple[Dataset, dict[str, Any]]:
     """Return the failures, and what the summary says of an index."""
     index = None if options.search == "exact" else Index(options.search, options.search_effort)
+    kept, queries = {"d_i2t": options.d_i2t, "d_t2i": options.d_t2i}, None
+    if options.max_queries is not None:
+        queries = draw_queries(positives, pairs.caption_image, options.max_queries, **kept, seed=options.seed)
     failures, recall = find_false_positives(
         *vectors,
         positives,
         k_mine=options.k_mine,
-        d_i2t=options.d_i2t,
-        d_t2i=options.d_t2i,
+        **kept,
+        queries=queries,
         index=index,
-        device=encoder.device if encoder.device.type == "cuda" else "cpu",
+        device=encoder.device,
         everyone=processes(),
     )
-    if options.max_queries is not None:
-        failures = sample_queries(failures, pairs.caption_image, options.max_queries, options.seed)
     if options.false_positives == "random":
         failures = at_random(failures, *vectors, positives, options.seed)
     return failures, {} if index is None else {"search": options.search, "recall": recall, "ranks": "lower bounds"}

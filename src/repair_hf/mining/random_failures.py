@@ -6,7 +6,7 @@ import numpy as np
 from datasets import Dataset
 
 from repair_hf.mining.false_positives import FEATURES
-from repair_hf.mining.ranked_pairs import are_answers, rank_pairs
+from repair_hf.mining.ranking import are_answers, rank_pairs
 from repair_hf.mining.scores import quietly
 from repair_hf.pairs.truth import Truth
 

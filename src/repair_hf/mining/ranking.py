@@ -1,6 +1,6 @@
 """Rank every caption for every image and every image for every caption: exactly, in one pass, in little memory.
 
-Mining and evaluation both use `rank_both_ways`, so they cannot disagree. Ranks are well defined:
+Mining and evaluation both rank with this file, so they cannot disagree. Ranks are well defined:
 
 - A score is a cosine, summed in float64 and rounded to float32; see `scores`. It does not depend on how the matrix is
   cut into blocks, and equal vectors have equal scores.
@@ -11,41 +11,36 @@ Mining and evaluation both use `rank_both_ways`, so they cannot disagree. Ranks 
 The captions are cut into panels. Each panel is a strided sample, so it is a fair part of a sorted collection, and so
 is each process's share of the panels. A panel's scores are computed once, by fast products, and those that matter are
 computed again exactly (`screening`). Panels go to as many threads as torch would use, and each thread computes on its
-own. A process finds the k best images of its own captions, and of each image's k best captions those among its own;
-then they are merged.
+own. Each process adds its own panels; then they are merged.
 
-Beyond the vectors, which may be memory-mapped, the pass and its result take about 70 + 44 k bytes for each caption and
-image (k: false positives wanted for it), 60 MB for each thread, and 24 bytes for each candidate for an image's k best:
-about 3 k candidates for each image, and 20 for k = 1. So 10 million captions whose best image is wanted take 1.1 GB.
-Images that fit into 256 MB in float64 are also held in float64.
+Beyond the vectors, which may be memory-mapped, the pass and its result take about 80 + 24 k bytes for each caption and
+image (k: false positives wanted for it), and 60 MB for each thread.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
 import torch
-from tqdm.auto import tqdm
 
-from repair_hf.mining.cutoffs import Cutoffs, rank_in_part
-from repair_hf.mining.ranking_state import Ranking, RankingState
-from repair_hf.mining.scores import best_directly, exact_scores, keys_of, quietly, screen_error
-from repair_hf.mining.screening import PanelRanks, ScoredPairs, ScoreMatrix, screen_panel
-from repair_hf.pairs.truth import Truth
+from repair_hf.mining.queries import Queries, Ranking
+from repair_hf.mining.scores import LOW32, exact_scores, keys_of, quietly
+from repair_hf.mining.screening import Matrix, screen
+from repair_hf.pairs.truth import Truth, expanded
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import Processes
 
 logger = logging.getLogger(__name__)
 
-BLOCK = 2048  # captions of a panel; half as many images of a block of scores, which is 8 MB
-RUN = 16  # neighbouring captions of a panel: a memory-mapped file is read in pieces of this size
-FLOAT64_BYTES = 2**28  # the images are held in float64 up to this size
-QUERIES_DIRECTLY = 256  # ranked directly at once
+PANEL = (256, 2048)  # least and most captions of a panel
+PANELS = 16  # of each process, if they are not too small
+PAIRS_AT_ONCE = 8192  # ranked together by `rank_pairs`
+CAPTIONS_AT_ONCE = 1 << 16  # whose positives are looked up together
 
 
 def rank_both_ways(
@@ -55,7 +50,7 @@ def rank_both_ways(
     *,
     fps_of_image: int = 0,
     fps_of_caption: int = 0,
-    block: int = BLOCK,
+    block: int | None = None,
     device: torch.device | str = "cpu",
     everyone: Processes | None = None,
 ) -> tuple[Ranking, Ranking]:
@@ -67,26 +62,93 @@ def rank_both_ways(
         positives: Which captions answer which images.
         fps_of_image: How many false positives to find for each image.
         fps_of_caption: How many false positives to find for each caption.
-        block: How many captions are screened against all images at once.
-        device: Where blocks are screened. An accelerator holds all images' vectors; selection, exact scores and the
-            result stay on the CPU.
+        block: How many captions are screened against all images at once; half as many images are a block of scores,
+            which takes 8 MB at most by default.
+        device: Where blocks are screened: a GPU of NVIDIA, which then holds all images' vectors, or the CPU.
+            Selection, exact scores and the result stay on the CPU.
         everyone: The processes that share the captions; each must call this with the same vectors, and gets the whole
             result.
 
     Returns:
         The rankings of the N images' captions and of the M captions' images.
     """
-    images, texts = np.asarray(image_embeddings, np.float32), np.asarray(text_embeddings, np.float32)
-    i2t, t2i = RankingState(len(images), fps_of_image), RankingState(len(texts), fps_of_caption)
-    with _workers() as (workers, n_workers), _full_float32(), quietly():
-        matrix = _cut(images, texts, positives, block, torch.device(device), everyone)
-        scores = _score_positives(matrix, i2t, t2i, workers)
-        _screen_panels(matrix, scores, i2t, t2i, workers, n_workers, everyone)
-        _rank_directly(matrix, i2t, t2i, workers, n_workers)
-        if everyone and everyone.count > 1:
-            _merge(matrix, i2t, t2i, everyone)
-        _count_positives(matrix, scores, i2t, t2i, workers)
-        return i2t.ranking(), t2i.ranking()
+    images, texts = (np.ascontiguousarray(some, np.float32) for some in (image_embeddings, text_embeddings))
+    i2t, t2i = Queries(len(images), fps_of_image), Queries(len(texts), fps_of_caption)
+    matrix = Matrix(images, texts, positives.images_of, block or _panel(len(texts), everyone))
+    _rank(matrix, i2t, t2i, device, everyone)
+    return i2t.ranking(), t2i.ranking()
+
+
+def rank_some(
+    direction: str,
+    image_embeddings: np.ndarray,
+    text_embeddings: np.ndarray,
+    positives: Truth,
+    queries: np.ndarray,
+    *,
+    fps: int,
+    block: int | None = None,
+    device: torch.device | str = "cpu",
+    everyone: Processes | None = None,
+) -> Ranking:
+    """Rank all candidates for some queries of one direction, (Q,) ascending rows; see `rank_both_ways`."""
+    vectors, candidates = sides(direction, image_embeddings, text_embeddings)
+    found = Queries(len(queries), fps)
+    known = positives_of(direction, positives, queries)
+    block = block or _panel(len(candidates), everyone)
+    matrix = Matrix(vectors[queries], np.ascontiguousarray(candidates, np.float32), _by_candidate(*known), block)
+    _rank(matrix, found, None, device, everyone)
+    return found.ranking()
+
+
+@quietly()
+def rank_pairs(
+    direction: str,
+    image_embeddings: np.ndarray,
+    text_embeddings: np.ndarray,
+    positives: Truth,
+    q: np.ndarray,
+    candidate: np.ndarray,
+    *,
+    is_answer: bool,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return cosines and full ranks of candidates for queries `q`, wherever they stand, as int64 rows, (P,) each.
+
+    `is_answer` says whether the candidates count as positives: ties are ranked pessimistically.
+    """
+    vectors, candidates = sides(direction, image_embeddings, text_embeddings)
+    scores, rank = np.empty(len(q), np.float32), np.empty(len(q), np.int64)
+    for start in range(0, len(q), PAIRS_AT_ONCE):
+        some = slice(start, start + PAIRS_AT_ONCE)
+        rows, found, own = vectors[q[some]], Queries(len(q[some]), 0), candidate[some]
+        place, positive = positives_of(direction, positives, q[some])
+        scores[some] = score = exact_scores(candidates, own, rows, np.arange(len(rows)))
+        found.target = keys_of(score, LOW32 if is_answer else own)
+        _screen(Matrix(rows, candidates, _by_candidate(place, positive), _panel(len(candidates))), found, None)
+        keys = keys_of(exact_scores(candidates, positive, rows, place), positive)
+        is_ahead = keys > keys_of(score, own if is_answer else 0)[place]  # 0: a tie is behind
+        rank[some] = 1 + found.ahead + np.bincount(place[is_ahead], minlength=len(rows))
+    return scores, rank
+
+
+def are_answers(positives: Truth, direction: str, query: np.ndarray, candidate: np.ndarray) -> np.ndarray:
+    """Return which pairs of a query and a candidate are positive, (P,)."""
+    captions, images = (query, candidate) if direction == "t2i" else (candidate, query)
+    return positives.match(images, captions)
+
+
+def positives_of(direction: str, positives: Truth, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return all positive pairs of some queries, (Q,), as places in `queries` and candidates, in any order."""
+    if direction == "t2i":
+        return positives.images_of(queries)[::-1]
+    order = np.argsort(queries, kind="stable")
+    places, captions = [], []
+    for start in range(0, len(positives.wording), CAPTIONS_AT_ONCE):
+        image, caption = positives.images_of(np.arange(start, min(start + CAPTIONS_AT_ONCE, len(positives.wording))))
+        at, pair = expanded(*(np.searchsorted(queries[order], image, side=side) for side in ("left", "right")))
+        places.append(order[at])
+        captions.append(start + caption[pair])
+    return np.concatenate(places), np.concatenate(captions)
 
 
 def check_embeddings(image_embeddings: np.ndarray, text_embeddings: np.ndarray, caption_image: np.ndarray) -> None:
@@ -119,157 +181,90 @@ def check_embeddings(image_embeddings: np.ndarray, text_embeddings: np.ndarray, 
         raise UserError(f"{len(bare)} of {len(images)} images have no caption, first image {bare[0]}; leave them out.")
 
 
-def _cut(
-    images: np.ndarray,
-    texts: np.ndarray,
-    positives: Truth,
-    block: int,
-    device: torch.device,
-    everyone: Processes | None,
-) -> ScoreMatrix:
-    """Cut the scores into panels and blocks, and share out the panels."""
-    if min(images.strides) < 0:  # torch does not accept negative strides
-        images = images.copy()
-    run, count = min(RUN, block), math.ceil(len(texts) / block)
-    starts = [np.arange(place * run, len(texts), count * run) for place in range(count)]
-    panels = [(start[:, None] + np.arange(run)).ravel() for start in starts if len(start)]
-    panels = [captions[captions < len(texts)] for captions in panels]
-    own = range(len(panels))
-    dtype = screen_dtype(device)
-    return ScoreMatrix(
-        images=images,
-        texts=texts,
-        positives=positives,
-        panels=panels,
-        own=own[everyone.index :: everyone.count] if everyone else own,
-        n_blocks=math.ceil(len(images) / math.ceil(block / 2)),
-        eps=screen_error(images, texts, dtype),
-        images64=torch.from_numpy(images).double() if 2 * images.nbytes <= FLOAT64_BYTES else images,
-        screen_images=torch.from_numpy(images).to(device, dtype),  # float32 on the CPU: the same memory
-    )
+def sides(direction: str, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the vectors of the queries and of the candidates."""
+    return (texts, images) if direction == "t2i" else (images, texts)
 
 
-def screen_dtype(device: torch.device) -> torch.dtype:
-    """Return bfloat16 for a CPU that supports it natively, else float32. An accelerator's bfloat16 has no bound."""
-    has_bfloat16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return torch.bfloat16 if device.type == "cpu" and has_bfloat16 else torch.float32
+def _panel(n_columns: int, everyone: Processes | None = None) -> int:
+    """Return how many columns a panel has, the same in all processes."""
+    least, most = PANEL
+    return min(most, max(least, math.ceil(n_columns / (PANELS * (everyone.count if everyone else 1)))))
 
 
-def _score_positives(matrix: ScoreMatrix, i2t: RankingState, t2i: RankingState, workers: Executor) -> list[np.ndarray]:
-    """Find each query's best positive; return the scores of each panel's positives."""
+def _by_candidate(place: np.ndarray, candidate: np.ndarray) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Return a function from candidates, (C,), to positive pairs as places of queries and places in the candidates."""
+    order = np.argsort(candidate, kind="stable")
+    place, candidate = place[order], candidate[order]
 
-    def score(place: int) -> np.ndarray:
-        image, column = matrix.positives_of(place)
-        captions64 = torch.from_numpy(matrix.texts[matrix.panels[place]].astype(np.float64))
-        return exact_scores(matrix.images, image, captions64, column)
+    def pairs(some: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        at, column = expanded(*(np.searchsorted(candidate, some, side=side) for side in ("left", "right")))
+        return place[at], column
 
-    scores = list(workers.map(score, range(len(matrix.panels))))
-    for place, captions in enumerate(matrix.panels):
-        image, column = matrix.positives_of(place)
-        i2t.offer_positives(image, captions[column], scores[place])
-        t2i.offer_positives(captions[column], image, scores[place])
-    return scores
+    return pairs
 
 
-def _screen_panels(
-    matrix: ScoreMatrix,
-    scores: list[np.ndarray],
-    i2t: RankingState,
-    t2i: RankingState,
-    workers: Executor,
-    n_workers: int,
-    everyone: Processes | None,
+@quietly()
+def _rank(
+    matrix: Matrix, rows: Queries, columns: Queries | None, device: torch.device | str, everyone: Processes | None
 ) -> None:
-    """Find the best non-positives in this process's panels. What the first panels show spares the later ones work."""
-    if not matrix.own:
+    """Find each query's best positive, what is ahead of it, its best non-positives, and the positives among these."""
+
+    def score(panel: np.ndarray) -> np.ndarray:
+        row, place = matrix.positives_of(panel)
+        return exact_scores(matrix.rows, row, matrix.columns[panel], place)
+
+    def count(panel: np.ndarray, scores: np.ndarray) -> None:
+        row, place = matrix.positives_of(panel)
+        rows.count_positives(row, scores)
+        if columns is not None:
+            columns.count_positives(panel[place], scores)
+
+    with _workers() as workers:
+        scores = list(workers.map(score, matrix.panels))
+    for panel, found in zip(matrix.panels, scores, strict=True):
+        row, place = matrix.positives_of(panel)
+        rows.offer_positives(row, panel[place], found)
+        if columns is not None:
+            columns.offer_positives(panel[place], row, found)
+    _screen(matrix, rows, columns, device, everyone)
+    if rows.k or (columns is not None and columns.k):
+        with _workers() as workers:
+            list(workers.map(count, matrix.panels, scores))
+
+
+def _screen(
+    matrix: Matrix,
+    rows: Queries,
+    columns: Queries | None,
+    device: torch.device | str = "cpu",
+    everyone: Processes | None = None,
+) -> None:
+    """Screen this process's panels, and merge what the processes found. Without columns, only rows are ranked."""
+    panels, is_main = matrix.panels, everyone is None or everyone.is_main
+    columns = Queries(len(matrix.columns), 0) if columns is None else columns
+    own = panels if everyone is None else panels[everyone.index :: everyone.count]
+    with _workers() as workers, _full_float32():
+        where = torch.device(device if torch.device(device).type == "cuda" else "cpu")  # of known error
+        screen(matrix, own, rows, columns, workers, where, show=is_main)
+    if everyone is None or everyone.count == 1:
         return
-    of_images, n_captions, done = Cutoffs(i2t.gt_score, i2t.k, matrix.eps), len(matrix.own_captions), 0
-
-    def screen(place: int) -> PanelRanks:
-        positives = ScoredPairs(*matrix.positives_of(place), scores[place])
-        if done:
-            return screen_panel(matrix, place, positives, of_images, t2i.k)
-        guessed, share = Cutoffs(i2t.gt_score, i2t.k, matrix.eps), len(matrix.panels[place]) / n_captions
-        return screen_panel(matrix, place, positives, guessed, t2i.k, share=share)
-
-    is_silent = True if everyone and not everyone.is_main else None
-    with tqdm(total=len(matrix.own), desc="Ranking", unit=" panels", delay=3, disable=is_silent) as bar:
-        while done < len(matrix.own):
-            places = matrix.own[done : 2 * done or n_workers]
-            guesses = []
-            for place, found in zip(places, workers.map(screen, places), strict=True):
-                captions = matrix.panels[place]
-                i2t.non_positives_ahead += found.ahead_of_image
-                t2i.non_positives_ahead[captions] = found.ahead_of_caption
-                t2i.keys[captions], t2i.is_uncertain[captions] = found.keys, found.is_uncertain
-                i2t.add_candidates(found.pairs.image, keys_of(found.pairs.score, captions[found.pairs.column]))
-                guesses.append(found.of_images)
-                bar.update()
-            if not done:
-                of_images = Cutoffs.merged(guesses)
-            done += len(places)
-            if i2t.k:
-                of_images.raise_to(i2t.kth_score(rank_in_part(i2t.k, done / len(matrix.own))))
-                i2t.drop_below(of_images.top_k)
-    i2t.keep_best()
-    i2t.is_uncertain = of_images.uncertain(i2t.keys)
-
-
-def _rank_directly(
-    matrix: ScoreMatrix, i2t: RankingState, t2i: RankingState, workers: Executor, n_workers: int
-) -> None:
-    """Rank the queries whose k best are uncertain against all candidates that this process screens."""
-    sides = (
-        (i2t, matrix.images, matrix.texts, matrix.own_captions, matrix.positives_of_images),
-        (t2i, matrix.texts, matrix.images, np.arange(len(matrix.images)), matrix.positives_of_captions),
-    )
-    for state, vectors, candidates, among, positives_of in sides:
-        uncertain = np.flatnonzero(state.is_uncertain)
-        size = max(1, min(QUERIES_DIRECTLY, math.ceil(len(uncertain) / n_workers)))
-
-        def rank(some, state=state, vectors=vectors, candidates=candidates, among=among, positives_of=positives_of):
-            known = positives_of(some)
-            state.keys[some] = best_directly(vectors[some], candidates, among, known, state.k, matrix.eps)
-
-        list(workers.map(rank, (uncertain[start : start + size] for start in range(0, len(uncertain), size))))
-
-
-def _merge(matrix: ScoreMatrix, i2t: RankingState, t2i: RankingState, everyone: Processes) -> None:
-    """Merge what the processes found."""
-    captions = matrix.own_captions
-    of_captions = (captions, t2i.keys[captions], t2i.non_positives_ahead[captions])
-    parts = everyone.gather((i2t.keys, i2t.non_positives_ahead, *of_captions))
-    i2t.keys = np.sort(np.concatenate([keys for keys, *_ in parts], axis=1), axis=1)[:, ::-1][:, : i2t.k]
-    i2t.non_positives_ahead = np.sum([ahead for _, ahead, *_ in parts], axis=0)
-    for *_, captions, keys, ahead in parts:
-        t2i.keys[captions], t2i.non_positives_ahead[captions] = keys, ahead
-
-
-def _count_positives(
-    matrix: ScoreMatrix, scores: list[np.ndarray], i2t: RankingState, t2i: RankingState, workers: Executor
-) -> None:
-    """Count the positives ahead of each false positive, for its rank."""
-    if not i2t.k and not t2i.k:
-        return
-
-    def ahead_of(place: int) -> tuple[np.ndarray, ...]:
-        image, column = matrix.positives_of(place)
-        caption = matrix.panels[place][column]
-        return image, i2t.fps_ahead(image, scores[place]), caption, t2i.fps_ahead(caption, scores[place])
-
-    for image, ahead_of_image, caption, ahead_of_caption in workers.map(ahead_of, range(len(matrix.panels))):
-        i2t.count_positives(image, ahead_of_image)
-        t2i.count_positives(caption, ahead_of_caption)
+    which = np.concatenate([*own, np.zeros(0, np.int64)])
+    parts = everyone.gather((rows.keys, rows.ahead, which, columns.keys[which], columns.ahead[which]))
+    rows.keys = np.sort(np.concatenate([keys for keys, *_ in parts], axis=1), axis=1)[:, ::-1][:, : rows.k]
+    rows.ahead = np.sum([ahead for _, ahead, *_ in parts], axis=0)
+    for *_, which, keys, ahead in parts:
+        columns.keys[which], columns.ahead[which] = keys, ahead
 
 
 @contextmanager
-def _workers() -> Iterator[tuple[Executor, int]]:
+def _workers() -> Iterator[Executor]:
     """Start as many threads as torch would use for one product; each of them uses one."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as workers:
-            yield workers, threads
+            yield workers
     finally:
         torch.set_num_threads(threads)
 

@@ -26,9 +26,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-VECTORS_AT_ONCE = 1024  # converted to float64 together
-CELLS = 1 << 22  # scores held, or keys sorted, together
+AT_ONCE = 1024  # vectors converted to float64 together
+PANEL = 2048  # columns whose pairs are scored together
+CELLS = 1 << 22  # keys sorted together
 U32, U16 = 2.0**-24, 2.0**-8  # half a unit in the last place of 1: float32, bfloat16
+ROUNDING = 1.001  # more than the norms and eps itself lose, being computed in float32
 LOW32 = 0xFFFFFFFF
 NO_KEY = (~0x7F800000) << 32  # the key of a score of -inf: below every candidate
 
@@ -42,66 +44,54 @@ def quietly() -> Iterator[None]:
         yield
 
 
-def exact_scores(rows: np.ndarray | Tensor, image: np.ndarray, panel: Tensor, column: np.ndarray) -> np.ndarray:
-    """Score single pairs, (P,) float32. All scores of the package come from here.
+def exact_scores(rows: np.ndarray, row: np.ndarray, columns: np.ndarray, column: np.ndarray) -> np.ndarray:
+    """Score P distinct pairs of a row and a column, (P,) float32. All scores of the package come from here.
 
-    Args:
-        rows: (N, D) vectors of the images, float32; or a float64 tensor of them, which is faster for many pairs.
-        image: (P,) image of each pair; faster if equal ones are adjacent.
-        panel: (C, D) the captions' vectors, float64.
-        column: (P,) caption of each pair, as its place in the panel.
+    Shape:
+        rows: (N, D) float32, may be memory-mapped. columns: (M, D). row, column: (P,) the vectors of each pair.
     """
-    scores = np.empty(len(image), np.float32)
-    if isinstance(rows, Tensor):
-        order = _grouped(image)
-        ends = np.append(0, np.cumsum(np.bincount(image, minlength=len(rows))))
-        scores[order] = _products(ends, column[order], rows, panel)
-        return scores + np.float32(0)  # + 0 turns -0.0 into 0.0
-    starts = np.flatnonzero(np.diff(image, prepend=-1))  # of each run of pairs of one image
-    held = torch.empty(min(VECTORS_AT_ONCE, len(starts)), rows.shape[1], dtype=torch.float64)
-    for first in range(0, len(starts), VECTORS_AT_ONCE):
-        some = starts[first : first + VECTORS_AT_ONCE]
-        stop = starts[first + VECTORS_AT_ONCE] if first + VECTORS_AT_ONCE < len(starts) else len(image)
-        pairs = slice(some[0], stop)
-        vectors = held[: len(some)].copy_(torch.from_numpy(rows[image[some]]))
-        scores[pairs] = _products(np.append(some, stop) - some[0], column[pairs], vectors, panel)
-    return scores + np.float32(0)
+    scores, panels = np.empty(len(row), np.float32), column // PANEL
+    order = np.argsort(panels.astype(np.int64) * len(rows) + row, kind="stable")
+    row, column = row[order], column[order]
+    ends = np.searchsorted(panels[order], np.arange(len(columns) // PANEL + 2))
+    for panel in np.flatnonzero(np.diff(ends)):
+        start, stop = ends[panel : panel + 2]
+        panel64 = torch.from_numpy(columns[panel * PANEL : (panel + 1) * PANEL].astype(np.float64))
+        starts = np.append(start + np.flatnonzero(np.diff(row[start:stop], prepend=-1)), stop)  # of each row's pairs
+        for first in range(0, len(starts) - 1, AT_ONCE):
+            some = starts[first : first + AT_ONCE + 1]
+            pairs, vectors = slice(some[0], some[-1]), torch.from_numpy(rows[row[some[:-1]]].astype(np.float64))
+            scores[order[pairs]] = _products(some - some[0], column[pairs] - panel * PANEL, vectors, panel64)
+    return scores + np.float32(0)  # + 0 turns -0.0 into 0.0
 
 
 def _products(ends: np.ndarray, column: np.ndarray, vectors: Tensor, panel: Tensor) -> np.ndarray:
     """Multiply vectors by columns of a panel: those from place ends[k] to ends[k + 1] by vector k."""
-    rows, columns = (torch.from_numpy(numbers.astype(np.int64)) for numbers in (ends, column))
+    where = (torch.from_numpy(numbers.astype(np.int64)) for numbers in (ends, column))
     zeros = torch.zeros(len(column), dtype=torch.float64)  # multiplied by beta, so not uninitialised
     size: Any = (len(vectors), len(panel))
-    where = torch.sparse_csr_tensor(rows, columns, zeros, size, check_invariants=False)
-    return torch.sparse.sampled_addmm(where, vectors, panel.T, beta=0.0).values().numpy()
+    pairs = torch.sparse_csr_tensor(*where, zeros, size, check_invariants=False)
+    return torch.sparse.sampled_addmm(pairs, vectors, panel.T, beta=0.0).values().numpy()
 
 
-def _grouped(query: np.ndarray) -> np.ndarray:
-    """Return a stable order in which equal queries are adjacent."""
-    return np.sort((query.astype(np.int64) << 32) | np.arange(len(query))) & LOW32  # faster than argsort
-
-
-def screen_error(images: np.ndarray, texts: np.ndarray, dtype: torch.dtype) -> float:
-    """Return eps, the maximal difference of a score screened in `dtype`, float32 or bfloat16, from the exact one."""
-    size = images.shape[1]
-    longest, lost = zip(*(_norms(vectors, dtype) for vectors in (images, texts)), strict=True)
-    rounded = [norm + less for norm, less in zip(longest, lost, strict=True)]
+def screen_errors(rows: np.ndarray, columns: np.ndarray) -> dict[torch.dtype, float]:
+    """Return eps for a screen in float32 and in bfloat16: the maximal difference from the exact score."""
+    size = rows.shape[1]
+    (longest, lost), (longest_too, lost_too) = _norms(rows), _norms(columns)
     growth = (size + 4) * U32 / (1 - (size + 4) * U32)
-    eps = growth * rounded[0] * rounded[1] + size * 2.0**-126
-    if dtype == torch.bfloat16:
-        eps += lost[0] * longest[1] + rounded[0] * lost[1] + U16 * rounded[0] * rounded[1] * (1 + growth)
-    return 1.0001 * eps  # for the rounding of this computation
+    rounded = (longest + lost) * (longest_too + lost_too)
+    least = growth * rounded + size * 2.0**-126
+    more = lost * longest_too + (longest + lost) * lost_too + U16 * rounded * (1 + growth)
+    return {torch.float32: ROUNDING * least, torch.bfloat16: ROUNDING * (least + more)}
 
 
-def _norms(vectors: np.ndarray, dtype: torch.dtype) -> tuple[float, float]:
-    """Return the greatest norm, and the greatest norm of the rounding error in the screen's dtype."""
+def _norms(vectors: np.ndarray) -> tuple[float, float]:
+    """Return the greatest norm, and the greatest norm of what is lost in bfloat16."""
     longest = lost = 0.0
-    for start in range(0, len(vectors), VECTORS_AT_ONCE):
-        some = torch.from_numpy(vectors[start : start + VECTORS_AT_ONCE].astype(np.float64))
+    for start in range(0, len(vectors), AT_ONCE):
+        some = torch.from_numpy(vectors[start : start + AT_ONCE])
         longest = max(longest, some.norm(dim=1).max().item())
-        if dtype != torch.float32:
-            lost = max(lost, (some - some.to(dtype)).norm(dim=1).max().item())
+        lost = max(lost, (some - some.bfloat16().float()).norm(dim=1).max().item())
     return longest, lost
 
 
@@ -121,72 +111,25 @@ def decode(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def best_keys(query: np.ndarray, keys: np.ndarray, n_queries: int, k: int) -> np.ndarray:
     """Return each query's k greatest keys, best first, (n_queries, k); NO_KEY where there are fewer."""
     found = np.full((n_queries, k), NO_KEY)
-    for queries, rows in _sorted_rows(query, keys, n_queries):
-        found[queries, : rows.shape[1]] = rows[:, : -k - 1 : -1]
+    order = np.sort((query.astype(np.int64) << 32) | np.arange(len(query))) & LOW32  # faster than argsort
+    count = np.bincount(query, minlength=n_queries)
+    ends = np.cumsum(count)
+    at_once = max(1, CELLS // max(1, int(count.max(initial=0))))
+    for first in range(0, n_queries, at_once):
+        some = count[first : first + at_once]
+        start = ends[first] - count[first]
+        rows = np.full((len(some), int(some.max())), NO_KEY)
+        rows[np.arange(rows.shape[1]) < some[:, None]] = keys[order[start : start + some.sum()]]
+        rows.sort(axis=1)
+        found[first : first + at_once, : rows.shape[1]] = rows[:, : -k - 1 : -1]
     return found
 
 
-def kth_score(query: np.ndarray, keys: np.ndarray, n_queries: int, k: int) -> np.ndarray:
-    """Return the score of each query's k-th greatest key, (n_queries,); -inf where there are fewer."""
-    ordered = np.sort((query.astype(np.int64) << 32) + (keys >> 32))  # by query, then by score
+def kth_score(query: np.ndarray, score: np.ndarray, n_queries: int, k: int) -> np.ndarray:
+    """Return each query's k-th greatest score, (n_queries,); -inf where there are fewer."""
+    ordered = np.sort((query.astype(np.int64) << 32) + (keys_of(score) >> 32))  # by query, then by score
     count = np.bincount(query, minlength=n_queries)
     enough = np.flatnonzero(count >= k)
     found = np.full(n_queries, NO_KEY)
     found[enough] = (ordered[np.cumsum(count)[enough] - k] - (enough << 32)) << 32
     return decode(found)[0]
-
-
-def best_directly(
-    queries: np.ndarray,
-    candidates: np.ndarray,
-    among: np.ndarray,
-    positives: tuple[np.ndarray, np.ndarray],
-    k: int,
-    eps: float,
-) -> np.ndarray:
-    """Return the keys of each query's k best non-positives, (Q, k), best first, without guessed cutoffs.
-
-    Args:
-        queries: (Q, D), a few hundred at most.
-        candidates: (N, D); may be memory-mapped.
-        among: (A,) candidates to rank.
-        positives: Pairs to leave out, as places in `queries` and in `among`.
-        k: How many.
-        eps: Bound of the error of a float32 product, or more.
-    """
-    best = np.full((len(queries), k), NO_KEY)  # (Q, k)
-    vectors, exact_vectors = torch.from_numpy(queries), torch.from_numpy(queries.astype(np.float64))
-    order = np.argsort(positives[1], kind="stable")
-    query, place = positives[0][order], positives[1][order]
-    step = max(1, CELLS // max(queries.shape))  # vectors, or scores, held at once
-    for start in range(0, len(among), step):
-        some = among[start : start + step]
-        scores = torch.mm(torch.from_numpy(candidates[some]), vectors.T).numpy()  # (a, Q)
-        known = slice(*np.searchsorted(place, (start, start + step)))
-        scores[place[known] - start, query[known]] = -np.inf
-        limit = np.maximum(decode(best[:, -1])[0], np.finfo(np.float32).min)  # (Q,)
-        if k <= len(some):
-            limit = np.maximum(limit, np.partition(np.ascontiguousarray(scores.T), -k, axis=1)[:, -k])
-        row, column = np.nonzero(scores >= np.maximum(limit - np.float32(2 * eps), np.finfo(np.float32).min))
-        exact = exact_scores(candidates, some[row], exact_vectors, column)
-        found = best_keys(column, keys_of(exact, some[row]), len(queries), k)
-        best = np.sort(np.concatenate([best, found], axis=1), axis=1)[:, : -k - 1 : -1]
-    return best
-
-
-def _sorted_rows(query: np.ndarray, keys: np.ndarray, n_queries: int) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield some queries at a time with their keys as rows, in ascending order, padded with NO_KEY in front."""
-    order = _grouped(query)
-    count = np.bincount(query, minlength=n_queries)
-    ends = np.cumsum(count)
-    at_once = max(1, CELLS // max(1, int(count.max(initial=0))))
-    for first in range(0, n_queries, at_once):
-        queries = slice(first, min(first + at_once, n_queries))
-        some = count[queries]
-        if not (width := int(some.max())):
-            continue
-        start = ends[first] - count[first]
-        rows = np.full((len(some), width), NO_KEY)
-        rows[np.arange(width) < some[:, None]] = keys[order[start : start + some.sum()]]
-        rows.sort(axis=1)
-        yield queries, rows

@@ -1,241 +1,246 @@
-"""Screen a panel of captions against all images with fast products, and score exactly only the pairs that matter."""
+"""Rank rows against columns in one pass over blocks of their scores, in little memory.
+
+Blocks of scores come from fast products. With `scores.screen_error` as eps, a pair with the screened score s
+
+- is ahead of a target of score g if s >= g + eps, is not if s < g - eps, and is scored exactly in between;
+- is none of a query's k best if s < (k-th best exact score so far) - eps, or if s < (k-th best s so far) - 2 eps.
+
+The bounds only rise, so no candidate is missed. Blocks are strided samples: they rise early, also in a sorted
+collection. Pairs above the bounds wait in a pool, and are scored exactly when the panel ends, or when the pool is
+full, as with many ties.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import cache, reduce
+from time import perf_counter
 
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
-from repair_hf.mining.cutoffs import Cutoffs, rank_in_part
-from repair_hf.mining.scores import best_keys, exact_scores, keys_of, kth_score
-from repair_hf.pairs.truth import Truth
+from repair_hf.mining.queries import Queries
+from repair_hf.mining.scores import decode, exact_scores, keys_of, kth_score, screen_errors
 
-FEW = 0.015  # share of a block above the lower of two cutoffs, up to which one comparison replaces two
-RAISED_AFTER = (4, 10)  # blocks after which the captions' cutoffs are raised
-
-
-@dataclass(frozen=True)
-class ScoredPairs:
-    """P pairs of an image and a caption of a panel."""
-
-    image: np.ndarray
-    column: np.ndarray  # the caption's place in the panel
-    score: np.ndarray  # float32, screened or exact
-
-    def __getitem__(self, which: np.ndarray | slice) -> ScoredPairs:
-        return ScoredPairs(self.image[which], self.column[which], self.score[which])
+RUN = 16  # neighbouring columns of a panel: a memory-mapped file is read in pieces of this size
+FEW = 0.02  # share of a block's pairs above the bounds, up to which they are counted one by one
+POOL = 1 << 20  # pairs that wait
+LOWEST = np.finfo(np.float32).min  # above the -inf that marks positives
+TRIAL = (256, 512)  # rows and columns of the block on which precisions are compared
+EXACT_SECONDS = 4e-7  # to score a pair exactly
+Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows, columns and screened scores
 
 
 @dataclass(frozen=True)
-class ScoreMatrix:
-    """The N x M scores of images and captions, cut into panels of captions and blocks of images."""
+class Matrix:
+    """The N x M scores of rows and columns, cut into panels of columns and blocks of rows."""
 
-    images: np.ndarray  # (N, D) float32
-    texts: np.ndarray  # (M, D) float32
-    positives: Truth
-    panels: list[np.ndarray]  # captions of each
-    own: range  # places in `panels` of those that this process screens
-    n_blocks: int  # block b holds every `n_blocks`-th image from b on
-    eps: float  # bound of the screen's error
-    images64: np.ndarray | Tensor  # (N, D) in float64, or `images` where that takes too much memory
-    screen_images: Tensor  # (N, D) in the screen's dtype, on its device
+    rows: np.ndarray  # (N, D) float32
+    columns: np.ndarray  # (M, D) float32
+    positives_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # columns to rows, and places in the columns
+    block: int  # columns of a panel; half as many rows of a block
 
     @property
-    def own_captions(self) -> np.ndarray:
-        """Captions that this process screens, panel by panel."""
-        return np.concatenate([self.panels[place] for place in self.own] or [np.zeros(0, np.int64)])
-
-    def positives_of(self, place: int) -> tuple[np.ndarray, np.ndarray]:
-        """Positive pairs of a panel as images and places in the panel, in order of image."""
-        image, column = self.positives.images_of(self.panels[place])
-        order = np.argsort(image, kind="stable")
-        return image[order], column[order]
-
-    def positives_of_captions(self, captions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Positive pairs of some captions as places in `captions` and images."""
-        image, place = self.positives.images_of(captions)
-        return place, image
-
-    def positives_of_images(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Positive pairs of some images as places in `images` and in `own_captions`."""
-        place_of = np.full(len(self.images), -1)
-        place_of[images] = np.arange(len(images))
-        parts, before = [], 0
-        for panel in self.own:  # one at a time, for little memory
-            image, column = self.positives.images_of(self.panels[panel])
-            is_ours = place_of[image] >= 0
-            parts.append((place_of[image[is_ours]], before + column[is_ours]))
-            before += len(self.panels[panel])
-        places, captions = zip(*parts, strict=True)
-        return np.concatenate(places), np.concatenate(captions)
+    def panels(self) -> list[np.ndarray]:
+        """The columns of each panel: a strided sample of runs of neighbours."""
+        run, count = min(RUN, self.block), math.ceil(len(self.columns) / self.block)
+        starts = [np.arange(place * run, len(self.columns), count * run) for place in range(count)]
+        panels = [(start[:, None] + np.arange(run)).ravel() for start in starts if len(start)]
+        return [columns[columns < len(self.columns)] for columns in panels]
 
 
-@dataclass(frozen=True)
-class PanelRanks:
-    """What a panel of C captions adds to the rankings."""
-
-    ahead_of_caption: np.ndarray  # (C,) images ahead of its positive, other positives not counted
-    ahead_of_image: np.ndarray  # (N,) captions of the panel ahead of its positive
-    keys: np.ndarray  # (C, k) each caption's best non-positives, best first
-    is_uncertain: np.ndarray  # (C,) whether `keys` may miss some
-    pairs: ScoredPairs  # that may be among an image's best, with exact scores
-    of_images: Cutoffs
-
-
-def screen_panel(
-    matrix: ScoreMatrix,
-    place: int,
-    positives: ScoredPairs,
-    of_images: Cutoffs,
-    k_caption: int,
+def screen(
+    matrix: Matrix,
+    panels: list[np.ndarray],
+    rows: Queries,
+    columns: Queries,
+    workers: Executor,
+    device: torch.device,
     *,
-    share: float | None = None,
-) -> PanelRanks:
-    """Screen a panel against all images, and score exactly the pairs that may matter.
+    show: bool,
+) -> None:
+    """Count what is ahead of each target, and keep the best non-positives, of all rows and of the panels' columns."""
+    dtype, eps = precision(matrix, rows, columns, device)
+    n_blocks = math.ceil(len(matrix.rows) / math.ceil(matrix.block / 2))
+    every, vectors = range(n_blocks), torch.from_numpy(matrix.rows)
+    blocks = [vectors[place::n_blocks].to(device, dtype) for place in every]  # float32 on the CPU: the same memory
 
-    The panel is `matrix.panels[place]`, and its positive pairs have exact scores. `share`, its share of captions,
-    is for guessing the images' cutoffs; None keeps them.
+    def work(panel: np.ndarray) -> None:
+        _Panel(matrix, blocks, panel, rows, columns, eps).rank()
+
+    shown = {"desc": "Ranking", "unit": " panels", "delay": 3, "disable": None if show else True}
+    for _ in tqdm(workers.map(work, panels), total=len(panels), **shown):
+        pass
+
+
+def precision(matrix: Matrix, rows: Queries, columns: Queries, device: torch.device) -> tuple[torch.dtype, float]:
+    """Choose float32 or bfloat16 by what a pair costs on this machine; return it with its error bound.
+
+    bfloat16 leaves more pairs in doubt, which are scored exactly; how many, a small block shows. An accelerator's
+    bfloat16 has no bound.
     """
-    captions = matrix.texts[matrix.panels[place]]
-    captions64 = torch.from_numpy(captions.astype(np.float64))
-    n_images, width = len(matrix.images), len(captions)
-    gt_score = np.full(width, -np.inf, np.float32)
-    np.maximum.at(gt_score, positives.column, positives.score)
-    of_captions = Cutoffs(gt_score, k_caption, matrix.eps)
-    ahead_of_caption, ahead_of_image = np.zeros(width, np.int64), np.zeros(n_images, np.int64)
-    candidates = _Candidates(matrix.n_blocks, math.ceil(n_images / matrix.n_blocks) * width)
-    for block, scores in enumerate(_screened_blocks(matrix, captions, positives)):
-        images = slice(block, None, matrix.n_blocks)
-        if block == 0:
-            of_captions.guess(slice(None), scores.T, len(scores) / n_images)
-        if share is not None:
-            of_images.guess(images, scores, share)
-        ahead_of_caption += _ahead_of_deep(matrix, captions64, scores, block, of_captions, axis=0)
-        ahead_of_image[images] += _ahead_of_deep(matrix, captions64, scores, block, of_images, axis=1)
-        candidates.add(scores, block, of_captions.lowest(), of_images.lowest(images))
-        if k_caption and block + 1 in RAISED_AFTER and block + 1 < matrix.n_blocks:
-            candidates.raise_cutoffs(of_captions, (block + 1) / matrix.n_blocks)
-    pairs = candidates.joined()
-    return _ranked(matrix, captions64, pairs, of_captions, of_images, ahead_of_caption, ahead_of_image)
+    errors = screen_errors(matrix.rows, matrix.columns)
+    if device.type != "cpu":
+        return torch.float32, errors[torch.float32]
+    row, column = (
+        np.arange(0, len(vectors), -(-len(vectors) // some))
+        for vectors, some in zip((matrix.rows, matrix.columns), TRIAL, strict=True)
+    )
+    scores = matrix.rows[row] @ matrix.columns[column].T
+    targets = decode(rows.target[row])[0][:, None], decode(columns.target[column])[0]
+
+    def seconds(dtype: torch.dtype, eps: float) -> float:
+        doubts = sum((np.abs(scores - target) <= eps).mean() for target in targets)
+        return product_seconds(dtype, matrix.rows.shape[1]) + doubts * EXACT_SECONDS
+
+    return min(errors.items(), key=lambda one: seconds(*one))
 
 
-def _screened_blocks(matrix: ScoreMatrix, captions: np.ndarray, positives: ScoredPairs) -> Iterator[np.ndarray]:
-    """Yield the screened scores of each block with the captions, (r, C), -inf where positive; all share one buffer."""
-    n_blocks, screen_captions = matrix.n_blocks, torch.from_numpy(captions).to(matrix.screen_images)
-    block_of = positives.image % n_blocks
-    order = np.argsort(block_of, kind="stable")
-    positives = positives[order]
-    first_positive = np.searchsorted(block_of[order], np.arange(n_blocks + 1))
-    buffer = torch.empty(math.ceil(len(matrix.images) / n_blocks) * len(captions))
-    for block in range(n_blocks):
-        images = matrix.screen_images[block::n_blocks]
-        scores = buffer[: len(images) * len(captions)].view(len(images), len(captions))
-        if scores.dtype == images.dtype and scores.device == images.device:
-            torch.mm(images, screen_captions.T, out=scores)
-        else:
-            scores.copy_(torch.mm(images, screen_captions.T))
-        known = positives[slice(*first_positive[block : block + 2])]
-        scores.numpy()[known.image // n_blocks, known.column] = -np.inf
-        yield scores.numpy()
+@cache
+def product_seconds(dtype: torch.dtype, dim: int) -> float:
+    """Measure the seconds that a product takes for each pair, on one thread."""
+    rows, columns = (torch.full((some, dim), 0.1, dtype=dtype) for some in TRIAL)
+    times = []
+    for _ in range(4):  # the first prepares the kernel
+        start = perf_counter()
+        torch.mm(rows, columns.T)
+        times.append(perf_counter() - start)
+    return min(times) / math.prod(TRIAL)
 
 
-def _ahead_of_deep(
-    matrix: ScoreMatrix, captions64: Tensor, scores: np.ndarray, block: int, cutoffs: Cutoffs, axis: int
-) -> np.ndarray:
-    """Count the candidates of a block along an axis that are ahead of each deep positive; 0 for other positives."""
-    image, column = np.arange(block, len(matrix.images), matrix.n_blocks), np.arange(scores.shape[1])
-    deep = np.flatnonzero(cutoffs.is_deep[image if axis else column])
-    count = np.zeros(scores.shape[1 - axis], np.int64)
-    if not len(deep):
-        return count
-    if axis:
-        image, scores = image[deep], scores[deep]
-        gt = cutoffs.gt_score[image, None]
-    else:
-        column, scores = deep, scores[:, deep]
-        gt = cutoffs.gt_score[column]
-    eps = np.float32(matrix.eps)
-    is_ahead = scores >= gt + eps
-    row, place = np.nonzero((scores >= gt - eps) & ~is_ahead)
-    exact = exact_scores(matrix.images, image[row], captions64, column[place])
-    is_ahead[row, place] = exact >= np.broadcast_to(gt, scores.shape)[row, place]
-    count[deep] = np.count_nonzero(is_ahead, axis=axis)
-    return count
+class _Side:
+    """The bounds of one side's queries while a panel is screened."""
+
+    def __init__(self, queries: Queries, eps: float, which: np.ndarray | slice = slice(None)) -> None:
+        self.k, self.target = queries.k, queries.target[which]
+        score, self.eps = decode(self.target)[0], np.float32(eps)
+        self.low, self.high = score - self.eps, score + self.eps  # in between the exact score decides
+        self.top = np.full(len(score), LOWEST if self.k else np.inf, np.float32)  # from which one may be of the k best
+        self.raise_to(queries.kth_score(which) + self.eps)
+        self.ahead = np.zeros(len(score), np.int64)
+
+    def raise_to(self, kth: np.ndarray, which: np.ndarray | slice = slice(None)) -> None:
+        """Raise the bound to the k-th best of some screened scores, less the error."""
+        self.top[which] = np.maximum(self.top[which], kth - 2 * self.eps)
+
+    def doubts(self, query: np.ndarray, score: np.ndarray) -> np.ndarray:
+        """Whether only the exact score says if a pair, (P,), is ahead."""
+        return (score >= self.low[query]) & (score < self.high[query])
 
 
-class _Candidates:
-    """The pairs of a panel above the cutoff of their image or of their caption."""
+class _Panel:
+    """A panel of columns that is screened against all rows."""
 
-    def __init__(self, n_blocks: int, block_size: int) -> None:
-        self.n_blocks = n_blocks
-        self.parts: list[ScoredPairs] = []
-        self.masks = np.empty((2, block_size), bool)
-        self.are_few = True  # whether few pairs are above the lower of both cutoffs
+    def __init__(
+        self, matrix: Matrix, blocks: list[Tensor], panel: np.ndarray, rows: Queries, columns: Queries, eps: float
+    ) -> None:
+        self.matrix, self.blocks, self.panel, self.columns = matrix, blocks, panel, matrix.columns[panel]
+        self.queries = rows, columns
+        with rows.lock:
+            self.row = _Side(rows, eps)
+        self.column = _Side(columns, eps, panel)
 
-    def add(self, scores: np.ndarray, block: int, of_captions: np.ndarray, of_images: np.ndarray) -> None:
-        """Add those of a block."""
-        mask, other = self.masks[:, : scores.size].reshape(2, *scores.shape)
-        if self.are_few:  # one comparison for both: with the lower of the caption's cutoff and all images'
-            place = np.flatnonzero(np.greater_equal(scores, np.minimum(of_captions, of_images.min()), out=mask))
-            self.are_few = len(place) < FEW * mask.size
-        if not self.are_few:
-            np.greater_equal(scores, of_captions, out=mask)
-            np.greater_equal(scores, of_images[:, None], out=other)
-            place = np.flatnonzero(np.logical_or(mask, other, out=mask))
-        row = place // scores.shape[1]
-        column = place - row * scores.shape[1]
-        pairs = ScoredPairs(row, column, scores.ravel()[place])
-        if self.are_few:
-            pairs = pairs[(pairs.score >= of_captions[column]) | (pairs.score >= of_images[row])]
-        image = block + self.n_blocks * pairs.image
-        self.parts.append(ScoredPairs(image.astype(np.int32), pairs.column.astype(np.int32), pairs.score))
+    def rank(self) -> None:
+        """Add what the panel holds to the queries of both sides."""
+        pool: list[Pairs] = []
+        for block, scores in enumerate(self._screened()):
+            rows = np.arange(block, len(self.matrix.rows), len(self.blocks))
+            if block == 0:
+                self.column.raise_to(_about_the_best(scores.T, self.column.k))
+            if len(bare := np.flatnonzero(self.row.top[rows] <= LOWEST)):
+                self.row.raise_to(_about_the_best(scores[bare], self.row.k), rows[bare])
+            row, column, score = self._candidates(scores, rows)
+            pool.append((rows[row], column, score))
+            if block & (block + 1) == 0 or sum(len(score) for *_, score in pool) > POOL:
+                pool = [self._still_needed(pool)]
+                if len(pool[0][0]) > POOL:
+                    self._settle(pool.pop())
+        self._settle(self._still_needed(pool))
+        rows, columns = self.queries
+        columns.ahead[self.panel] = self.column.ahead
+        with rows.lock:
+            rows.ahead += self.row.ahead
 
-    def joined(self) -> ScoredPairs:
-        names = ("image", "column", "score")
-        return ScoredPairs(*(np.concatenate([getattr(part, name) for part in self.parts]) for name in names))
+    def _screened(self) -> Iterator[np.ndarray]:
+        """Yield the screened scores of each block of rows, (r, C), -inf where positive; all share one buffer."""
+        row, column = self.matrix.positives_of(self.panel)
+        n_blocks, order = len(self.blocks), np.argsort(row % len(self.blocks), kind="stable")
+        row, column = row[order], column[order]
+        ends = np.searchsorted(row % n_blocks, np.arange(n_blocks + 1))
+        panel = torch.from_numpy(self.columns).to(self.blocks[0]).T
+        size = len(self.blocks[0]), len(self.panel)
+        products = torch.empty(size).to(self.blocks[0])
+        buffer = products if products.dtype == torch.float32 and products.device.type == "cpu" else torch.empty(size)
+        for block, start, stop in zip(self.blocks, ends, ends[1:], strict=False):
+            torch.mm(block, panel, out=products[: len(block)])
+            if buffer is not products:
+                buffer.copy_(products)
+            scores = buffer[: len(block)].numpy()
+            scores[row[start:stop] // n_blocks, column[start:stop]] = -np.inf
+            yield scores
 
-    def raise_cutoffs(self, of_captions: Cutoffs, share: float) -> None:
-        """Raise the captions' cutoffs after this share of the images."""
-        pairs, wanted = self.joined(), rank_in_part(of_captions.k, share)
-        of_captions.raise_to(kth_score(pairs.column, keys_of(pairs.score), len(of_captions.top_k), wanted))
-        self.are_few = True  # perhaps: fewer are above the raised cutoffs
+    def _candidates(self, scores: np.ndarray, rows: np.ndarray) -> Pairs:
+        """Count the pairs of a block that are certainly ahead; return those that may matter, with places in `rows`."""
+        sides = ((self.row, rows), (self.column, np.arange(scores.shape[1])))
+        of_row, of_column = (np.minimum(side.low[query], side.top[query]) for side, query in sides)
+        mask = scores >= of_row[:, None]
+        mask |= scores >= of_column
+        is_sparse = np.count_nonzero(mask) <= FEW * mask.size
+        if not is_sparse:  # count whole rows and columns
+            of_row, of_column = (side.top[query] for side, query in sides)
+            np.greater_equal(scores, of_row[:, None], out=mask)
+            mask |= scores >= of_column
+            for axis, (side, query) in zip((1, 0), sides, strict=True):
+                is_ahead = scores >= np.expand_dims(side.high[query], axis)
+                side.ahead[query] += np.count_nonzero(is_ahead, axis=axis)
+                mask |= (scores >= np.expand_dims(side.low[query], axis)) & ~is_ahead
+        place = np.flatnonzero(mask)
+        row, column = np.divmod(place, scores.shape[1])
+        score = scores.ravel()[place]
+        if is_sparse:
+            for (side, query), of_pair in zip(sides, (row, column), strict=True):
+                is_ahead = score >= side.high[query][of_pair]
+                side.ahead[query] += np.bincount(of_pair[is_ahead], minlength=len(query))
+        return row, column, score
+
+    def _still_needed(self, pool: list[Pairs]) -> Pairs:
+        """Raise the columns' bound, and keep the pairs that may still matter."""
+        row, column, score = (np.concatenate(part) for part in zip(*pool, strict=True))
+        if self.column.k:
+            self.column.raise_to(kth_score(column, score, len(self.panel), self.column.k))
+        stays = (score >= self.row.top[row]) | (score >= self.column.top[column])
+        stays |= self.row.doubts(row, score) | self.column.doubts(column, score)
+        return row[stays], column[stays], score[stays]
+
+    def _settle(self, pairs: Pairs) -> None:
+        """Score pairs exactly, count those that were in doubt, and keep the best."""
+        row, column, screened = pairs
+        score = exact_scores(self.matrix.rows, row, self.columns, column)
+        sides = (
+            (self.row, self.queries[0], row, row, self.panel[column]),
+            (self.column, self.queries[1], column, self.panel[column], row),
+        )
+        for side, queries, place, query, candidate in sides:
+            keys = keys_of(score, candidate)
+            is_ahead = side.doubts(place, screened) & (keys > side.target[place])
+            side.ahead += np.bincount(place[is_ahead], minlength=len(side.ahead))
+            if side.k:
+                best = screened >= side.top[place]
+                queries.offer(query[best], keys[best])
+        self.column.raise_to(self.queries[1].kth_score(self.panel) + self.column.eps)
 
 
-def _ranked(
-    matrix: ScoreMatrix,
-    captions64: Tensor,
-    pairs: ScoredPairs,
-    of_captions: Cutoffs,
-    of_images: Cutoffs,
-    ahead_of_caption: np.ndarray,
-    ahead_of_image: np.ndarray,
-) -> PanelRanks:
-    """Score exactly the pairs that may matter, and rank by these scores."""
-    width, k = len(captions64), of_captions.k
-    may_be_kept = pairs.score >= of_captions.top_k[pairs.column]
-    if k:
-        kept = pairs[may_be_kept]
-        limit = kth_score(kept.column, keys_of(kept.score), width, k) - np.float32(2 * matrix.eps)
-        may_be_kept &= pairs.score >= limit[pairs.column]
-    is_wanted = pairs.score >= of_images.top_k[pairs.image]
-    sides = ((of_captions, pairs.column, ahead_of_caption), (of_images, pairs.image, ahead_of_image))
-    unsure = []
-    for cutoffs, query, ahead in sides:
-        is_ahead, is_unsure = cutoffs.ahead(query, pairs.score)
-        ahead += np.bincount(query[is_ahead], minlength=len(ahead))
-        unsure.append(is_unsure)
-    matters = np.flatnonzero(may_be_kept | is_wanted | unsure[0] | unsure[1])
-    pairs = pairs[matters]
-    exact = exact_scores(matrix.images64, pairs.image, captions64, pairs.column)
-    pairs = ScoredPairs(pairs.image, pairs.column, exact)
-    for (cutoffs, _, ahead), is_unsure, query in zip(sides, unsure, (pairs.column, pairs.image), strict=True):
-        is_ahead = is_unsure[matters] & (exact >= cutoffs.gt_score[query])
-        ahead += np.bincount(query[is_ahead], minlength=len(ahead))
-    kept = pairs[may_be_kept[matters]]
-    keys = best_keys(kept.column, keys_of(kept.score, kept.image), width, k)
-    is_uncertain = of_captions.uncertain(keys)
-    return PanelRanks(ahead_of_caption, ahead_of_image, keys, is_uncertain, pairs[is_wanted[matters]], of_images)
+def _about_the_best(scores: np.ndarray, k: int) -> np.ndarray:
+    """At most the k-th best score of each row, and close to it: (q, c) to (q,)."""
+    width = scores.shape[1]
+    if not 0 < k <= width:
+        return np.full(len(scores), LOWEST)
+    if k < width // 64:  # sort the best of every eight instead of all
+        first, *others = np.split(scores[:, : width // 8 * 8], 8, axis=1)
+        scores = reduce(lambda best, part: np.maximum(best, part, out=best), others, first.copy("K"))
+    return np.partition(np.ascontiguousarray(scores), -k, axis=1)[:, -k]

@@ -10,11 +10,8 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
-from repair_hf.pairs.annotations import read_annotations
-from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.rows import Row
 from repair_hf.runtime.options import UserError
 
@@ -114,23 +111,6 @@ def rows_of_benchmark(expected: BenchmarkSplit, rows: list[Row], *, has_splits: 
         return rows
     drawn = draw_coco30k([row.image_id for row in rows])
     return [row for row in rows if row.image_id in drawn]
-
-
-def check_karpathy(benchmark: str, file: Path, image_folder: Path) -> dict[str, int]:
-    """Check the splits of a caption JSON of Karpathy, and that its image files exist; return the images of each split.
-
-    Raises:
-        UserError: If a split has another size, or files are missing.
-    """
-    listing, found = read_annotations(file, image_folder, Problems()), {}
-    for name in SIZES[benchmark]:
-        of_split = [len(row.captions) for row in listing.rows if row.split in name.split("+")]
-        BenchmarkSplit(benchmark, name, str(file)).check_listed(len(of_split), sum(of_split))
-        found[name] = len(of_split)
-    paths = [cell["path"] for cell in listing.images["image"]]
-    if missing := [path for path in paths if not Path(path).is_file()]:
-        raise UserError(f"{image_folder} lacks {len(missing):,} of {len(paths):,} images, such as {missing[0]}.")
-    return found
 
 
 def draw_coco30k(image_ids: Sequence[str]) -> set[str]:

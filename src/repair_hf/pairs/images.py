@@ -185,21 +185,6 @@ def read_cell(cell: dict) -> bytes:
     return Path(cell["path"]).read_bytes()
 
 
-def decode_small(cell: dict, least: int) -> PIL.Image.Image:
-    """Decode a cell, upright: a JPEG at 1/2, 1/4 or 1/8 of its size if its shorter side keeps `least` pixels.
-
-    This takes a fraction of the work. The scale must divide both sides: otherwise the image would shrink by a slightly
-    different factor, and shift after resizing. Errors are those of `open_image`.
-    """
-    with open_cell(cell) as image:
-        width, height = image.size
-        for scale in (8, 4, 2):
-            if min(width, height) >= scale * least and width % scale == height % scale == 0:
-                image.draft(None, (width // scale, height // scale))  # no effect on other formats
-                break
-        return PIL.ImageOps.exif_transpose(image)
-
-
 def content_digest(images: Dataset, column: str = "image") -> str:
     """Digest the content of a column of images: their bytes or, of files, path, size and modification time."""
     digest = hashlib.sha256()

@@ -33,6 +33,7 @@ def merge_rows(listing: Listing, source: str, *, by_id_alone: bool) -> Listing:
     if any(row.group for row in rows):
         rows = _with_joined_groups(rows)
     merged: dict[str, Row] = {}
+    _warn_of_splits(rows, source)
     for row in rows:
         first = merged.setdefault(row.image_id, row._replace(captions=[]))
         first.captions.extend(row.captions)
@@ -41,6 +42,17 @@ def merge_rows(listing: Listing, source: str, *, by_id_alone: bool) -> Listing:
         logger.info("%s: merged %s rows into %s images; each keeps all of its captions.", *named)
     _check_groups(source, [row for row in merged.values() if row.group and row.split is not None])
     return listing._replace(rows=list(merged.values()))
+
+
+def _warn_of_splits(rows: Sequence[Row], source: str) -> None:
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        found.setdefault(row.image_id, set()).add(str(row.split))
+    if several := [name for name, splits in found.items() if len(splits) > 1]:
+        logger.warning(
+            "%s: %s images stand in several splits, such as %a in %s. Each is kept only in that of its first row.",
+            *(source, f"{len(several):,}", several[0], " and ".join(sorted(found[several[0]]))),
+        )
 
 
 def _with_own_ids(listing: Listing, source: str) -> list[Row]:

@@ -16,8 +16,8 @@ KINDS = {
     ),
     "duplicate_id": ("row with the id of an earlier one", "rows with the id of an earlier one"),
     "outside_folder": (
-        "image outside the data's folder (its path or a link leads out)",
-        "images outside the data's folder (their paths or links lead out)",
+        "image that is no file of its dataset; if you trust it, download the dataset and give its folder",
+        "images that are no files of their dataset; if you trust it, download the dataset and give its folder",
     ),
     "unknown_image": (
         "caption of an image that the source does not list",

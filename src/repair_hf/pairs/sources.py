@@ -97,6 +97,8 @@ def _load_parts(options: PairsOptions, data: Dataset | DatasetDict | None, probl
 
 def _load_dataset(options: PairsOptions) -> Dataset | DatasetDict:
     source, path = options.pairs, Path(options.pairs)
+    if path.is_dir() and (inner := sorted(path.glob("*/captions.jsonl"))) and not any(map(is_table, path.iterdir())):
+        raise UserError(f"`{source}` has no captions.jsonl, but a folder in it has: give {inner[0].parent}.")
     if path.is_file():
         raise UserError(
             f"`{source}` is a file; only tables ({', '.join(TABLES)}) and caption JSONs (.json) are read as one. Give "

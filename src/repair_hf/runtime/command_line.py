@@ -6,14 +6,13 @@ Flags beat `--config FILE.yaml`, which beats the defaults. An unknown key or fla
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
 from repair_hf.runtime.flags import Help, add_arguments, add_main_arguments
-from repair_hf.runtime.options import SEEDS, UserError, is_needed
+from repair_hf.runtime.options import SEEDS, UserError, did_you_mean, is_needed
 from repair_hf.runtime.recipes import find_recipe
 from repair_hf.runtime.texts import read_yaml
 
@@ -153,11 +152,8 @@ class _Parser(argparse.ArgumentParser):
         removed = {name: use for each in self.types for name, use in getattr(each, "_removed", {}).items()}
         if old := [f"`{key}` was removed: {removed[key]}" for key in keys if key in removed]:
             return "; ".join(old) + "."
-        near = {key: difflib.get_close_matches(key, self.known, n=1) for key in keys}
-        hints = [f"`{names[0]}` for `{key}`" for key, names in near.items() if names]
-        meant = f"Did you mean {', '.join(hints)}? " if hints else ""
         known = ", ".join(sorted(self.known)) if len(self.known) <= 40 else f"see `{self.prog} --help-all`"
-        return f"{meant}Known: {known}."
+        return f"{did_you_mean(keys, self.known)}Known: {known}."
 
 
 def _read_recipe(path: str) -> dict[str, Any]:

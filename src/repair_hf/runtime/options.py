@@ -17,7 +17,6 @@ from operator import ge, gt, le
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 SEEDS = 2**32  # numpy takes seeds from 0 to below this
-DRAFT_JPEGS = "Decode large JPEGs at lower resolution: twice as fast; 99.9% of values change by at most 7 of 255."
 _CHECKS = {"least": (ge, "at least"), "above": (gt, "above"), "most": (le, "at most")}
 
 
@@ -120,10 +119,20 @@ def fill(kinds: Iterable[type], values: Mapping[str, Any], function: str) -> lis
     named = [(kind, fields_of(kind)) for kind in kinds]
     known = [name for _, names in named for name in names]
     if unknown := [name for name in values if name not in known]:
-        near = difflib.get_close_matches(unknown[0], known, n=1)
-        meant = f"Did you mean `{near[0]}`? " if near else ""
-        raise UserError(f"`{function}` has no option {unknown}. {meant}Known: {', '.join(sorted(known))}.")
+        listed = ", ".join(sorted(known))
+        raise UserError(f"`{function}` has no option {unknown}. {did_you_mean(unknown, known)}Known: {listed}.")
     return [kind(**{name: values[name] for name in names if name in values}) for kind, names in named]
+
+
+def did_you_mean(words: Iterable[str], known: Iterable[str]) -> str:
+    """Return a question with the names that are nearest to some words, or have them as initials; empty without any."""
+    names, hints = list(known), []
+    for word in words:
+        near = [name for name in names if "".join(part[:1] for part in name.split("_")) == word]
+        near += difflib.get_close_matches(word, names, n=3, cutoff=0.7)
+        if near:
+            hints.append(f"{' or '.join(f'`{name}`' for name in near)} for `{word}`")
+    return f"Did you mean {', '.join(hints)}? " if hints else ""
 
 
 def changed(options: Any) -> dict[str, Any]:
@@ -269,25 +278,17 @@ class EncoderOptions(Bounded):
 class EmbeddingOptions(EncoderOptions):
     """How images and captions are embedded; a base of the commands' own options."""
 
+    _removed = {  # options of earlier versions, and what to do now
+        "draft_jpegs": "leave it out; `cache_images` decodes each image once",
+        "cache_folder": "set the variable HF_ASSETS_CACHE, the folder of all caches",
+    }
+
     cache_images: bool = opt(
         False,
         "Keep resized images in a memory-mapped file, which other stages reuse.",
         neutral=True,
         main=True,
     )
-    cache_folder: str | None = opt(
-        None, "Folder of the image cache. Default: Hugging Face's assets cache.", neutral=True
-    )
-    draft_jpegs: bool = opt(False, DRAFT_JPEGS)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.draft_jpegs and not self.cache_images:
-            raise UserError("`draft_jpegs` is for the file of `cache_images`; give both, or neither.")
-        if self.cache_folder is not None and not self.cache_images:
-            raise UserError(
-                f"`cache_folder` {self.cache_folder} is for the file of `cache_images`; give both, or neither."
-            )
 
 
 @dataclass

@@ -6,6 +6,7 @@ They share a file system. Otherwise they exchange only small objects, through th
 from __future__ import annotations
 
 import atexit
+import gc
 import hashlib
 import os
 from datetime import timedelta
@@ -35,7 +36,7 @@ class Processes:
         self._group: Any = None
         if self.count > 1:
             self._group = torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
-            atexit.register(_disconnect)
+            atexit.register(self._disconnect)
 
     @property
     def is_main(self) -> bool:
@@ -61,6 +62,19 @@ class Processes:
         gathered: list[Any] = [None] * self.count
         torch.distributed.all_gather_object(gathered, value, group=self._group)
         return gathered
+
+    def _disconnect(self) -> None:
+        """Close all process groups, and end the threads of this one.
+
+        A thread of gloo that still frees a tensor while the interpreter exits aborts the process. Only the last
+        reference to a group joins its threads.
+        """
+        import torch.distributed
+
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+        self._group = None
+        gc.collect()  # a trained model in a cycle holds the other group
 
 
 def is_launched_on_cpu() -> bool:
@@ -123,14 +137,6 @@ _REMEDY = (
     "Use `accelerate launch --config_file` with a file of recipes/accelerate (cpu-2.yaml starts two on the CPU), or "
     "`torchrun --nproc_per_node`."
 )
-
-
-def _disconnect() -> None:
-    """Close all process groups. Otherwise the threads of gloo may abort the interpreter while it exits."""
-    import torch.distributed
-
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
 
 
 def _started() -> int:

@@ -39,7 +39,8 @@ def like_ctrl_c() -> Iterator[None]:
         if os.getpid() != process:  # a forked worker
             os._exit(128 + number)
         came.append(number)
-        signal.raise_signal(signal.SIGINT)  # whoever handles Ctrl-C now, such as asyncio
+        ctrl_c = signal.getsignal(signal.SIGINT)  # asyncio has one of its own; a background job of a shell ignores it
+        (ctrl_c if callable(ctrl_c) else signal.default_int_handler)(signal.SIGINT, frame)
 
     for number in own:
         signal.signal(number, interrupt)

@@ -139,6 +139,8 @@ class Stage:
         self._check_folder(folder)
         if not is_first():
             return
+        if _command_of(folder) is not None and (changes := self._differences(folder)):
+            logger.warning("%s was started with other options: %s. The new ones are used.", folder, changes)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "summary.json").unlink(missing_ok=True)  # the result is about to be rewritten
         config = yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True)
@@ -184,14 +186,11 @@ class Stage:
                     )
 
     def _refuse_other_results(self, folder: Path) -> None:
-        if not (changes := self._differences(folder)):
-            return
-        if (folder / "summary.json").is_file():
+        if (folder / "summary.json").is_file() and (changes := self._differences(folder)):
             raise UserError(
                 f"{folder} holds a finished result with other options: {changes}. "
                 "Give another --output, or delete the folder."
             )
-        logger.warning("%s was started with other options: %s. Resuming with the new ones.", folder, changes)
 
 
 def words_of(options: Any) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,29 +19,17 @@ def tracking(tracker: str, folder: str | Path) -> Iterator[Log]:
     """Open a run of `trackio`, `wandb`, `tensorboard` or `none` with the folder's name, and yield its log."""
     if tracker == "none":
         yield lambda values, step: None
-    elif tracker == "tensorboard":
-        with _summary_writer()(str(Path(folder) / "runs")) as writer:
+        return
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
-            def log(values: Mapping[str, float], step: int) -> None:
-                for name, value in values.items():
-                    writer.add_scalar(name, value, step)
-
-            yield log
-    else:
-        project = os.environ.get(f"{tracker.upper()}_PROJECT", PROJECT)
-        run = importlib.import_module(tracker).init(project=project, name=str(folder))
-        try:
-            yield lambda values, step: run.log(dict(values), step=step)
-        finally:
-            run.finish()
-
-
-def _summary_writer() -> Callable:
+    kind = LOGGER_TYPE_TO_CLASS[tracker]
+    project = os.environ.get(f"{tracker.upper()}_PROJECT", PROJECT)
+    run = kind("runs", folder) if kind.requires_logging_directory else kind(project, name=str(folder))
+    run.start()
     try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:  # transformers takes tensorboardX too
-        from tensorboardX import SummaryWriter  # type: ignore[no-redef]
-    return SummaryWriter
+        yield lambda values, step: run.log(dict(values), step=step)
+    finally:
+        run.finish()
 
 
 def check_trackers(names: Sequence[str]) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from repair_hf.analysis.costs import Item, dollars, items_of, span, whole_price
+from repair_hf.analysis.costs import Item, items_of, span, whole_price
+from repair_hf.llm.calls import format_dollars
 from repair_hf.llm.cost import Estimate, StageCost, price_per_image, price_per_token
 from repair_hf.llm.ledger_file import paid_by
 from repair_hf.llm.tokens import count_tokens, text_tokens
@@ -22,7 +23,7 @@ from repair_hf.study.methods.method import Baseline, Maker, Method, RepairVarian
 from repair_hf.study.options import Models
 from repair_hf.study.plan import Plan
 from repair_hf.study.setting import Setting, StudyData
-from repair_hf.synthesis.estimate import Rehearsal, price_run, rehearse
+from repair_hf.synthesis.estimate import Rehearsal, estimate_run, rehearse
 from repair_hf.synthesis.models import find_editor, find_llm, prompts_of
 from repair_hf.synthesis.options import RepairOptions, SynthesisOptions
 from repair_hf.synthesis.sources import SourceImages
@@ -80,9 +81,9 @@ class Prices:
         found = {}
         for prompt, times in maker.asks.items():
             calls = times * self.captions
-            tokens = [calls * each for each in self._tokens(prompt)]
-            price = None if token_price is None else tokens[0] * token_price[0] + tokens[1] * token_price[1]
-            found[prompt] = Estimate((StageCost(prompt, "i2t", calls, 0, *tokens, price),))
+            asked, answered = (calls * each for each in self._tokens(prompt))
+            price = None if token_price is None else asked * token_price[0] + answered * token_price[1]
+            found[prompt] = Estimate((StageCost(prompt, "i2t", calls, 0, asked, answered, price),))
         count = (maker.edits + maker.draws) * self.captions
         price = 0.0 if not count else None if image_price is None else count * image_price
         return found | {f"{maker.name}, images": Estimate((StageCost("edit", "t2i", 0, count, 0, 0, price),))}
@@ -108,7 +109,7 @@ class Prices:
         options = SynthesisOptions(**RepairOptions(**variant.synthesize).as_keywords())
         token_price, image_price = prices_of(models)
         rehearsal = self._rehearsal(find_llm(models.llm)[1], options.audited, models.llm.prompts)
-        return price_run(rehearsal, counts, options, price=token_price, image_price=image_price)
+        return estimate_run(rehearsal, counts, options, price=token_price, image_price=image_price)
 
     @cache  # noqa: B019
     def _rehearsal(self, model: str, audited: bool, _: str | None) -> Rehearsal:
@@ -139,7 +140,7 @@ def price_table(prices: Prices, wanted: Sequence[str]) -> tuple[list[tuple[str, 
     for name, parts in (needs | {"all together": [each for _, each in asked]}).items():
         one = sum(parts, Estimate())
         tokens = (f"{count / 1000:,.0f}" for count in (one.prompt_tokens, one.completion_tokens))
-        rows.append((name, f"{one.llm_calls:,.0f}", f"{one.image_calls:,.0f}", *tokens, dollars(one.dollars)))
+        rows.append((name, f"{one.llm_calls:,.0f}", f"{one.image_calls:,.0f}", *tokens, format_dollars(one.dollars)))
     items = [item for models, each in asked for item in items_of(each, models.llm, models.editor) if item.number]
     return rows, sorted(items, key=lambda item: item.kind)
 
@@ -148,9 +149,11 @@ def price_notes(setting: Setting, wanted: Sequence[str], items: Sequence[Item]) 
     """Describe the whole price, what is paid already, and the time of the trainings, from a measured step."""
     folders = [path for data in setting.datasets.values() for path in data.folder.glob("*") if path.is_dir()]
     spent, answers = paid_by(folders)
-    lines = [f"{setting.output} holds {answers:,} answers, for {dollars(spent)}; they are not paid again."] * bool(
-        answers
-    )
+    lines = []
+    if answers:
+        lines.append(
+            f"{setting.output} holds {answers:,} answers, for {format_dollars(spent)}; they are not paid again."
+        )
     return [*lines, *_training_time(setting, wanted), whole_price(items)]
 
 

@@ -136,7 +136,7 @@ class Products:
     def _make(self, maker: Maker, data: StudyData, folder: Path) -> dict[str, Any]:
         models = self.setting.models[None]
         # a maker without an LLM loads none, and the ceilings apply all the same
-        none = {"llm": ORACLE, "llm_base_url": None, "reasoning_effort": None, "batch": False}
+        none: dict[str, Any] = {"llm": ORACLE, "llm_base_url": None, "reasoning_effort": None, "batch": False}
         llm = models.llm if maker.asks else replace(models.llm, **none)
         with open_ledger(llm, folder) as ledger:
             chat = open_chat(llm, ledger)

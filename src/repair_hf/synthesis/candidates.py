@@ -12,7 +12,8 @@ import logging
 import os
 import shutil
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from repair_hf.pairs.images import UNDECODABLE, open_image
 from repair_hf.runtime.run_folder import digest
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
-from repair_hf.synthesis.local_edits import EditorThread, refusal_file, save_candidate
+from repair_hf.synthesis.local_edits import edit_here, refusal_file, save_candidate
 from repair_hf.synthesis.outcome import UNREACHED
 from repair_hf.synthesis.sources import SourceImages
 
@@ -55,9 +56,8 @@ class Candidates:
     ) -> None:
         self.editor, self.sources, self.ledger, self.count, self.seed = editor, sources, ledger, count, seed
         self.folder = ledger.folder / FOLDER
-        self._hosted = editor if isinstance(editor, HostedEditor) else None
-        self._sender = None if self._hosted is None else self._hosted.sender(ledger)
-        self._local = None if isinstance(editor, HostedEditor) else EditorThread(editor)
+        self._sender = editor.sender(ledger) if isinstance(editor, HostedEditor) else None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="image-editor")  # of an editor on this machine
         self.made, self.found, self.usage = 0, 0, Usage()
         self._rejected: set[Path] = set()
         self._has_warned = False
@@ -66,11 +66,11 @@ class Candidates:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Accept edits while open. On closing, wait for the images in progress, then stop the editor."""
+        """Accept edits while open. On closing, wait for the images in progress, and drop those that wait."""
         try:
-            async with nullcontext() if self._local is None else self._local.open():
-                yield
+            yield
         finally:
+            await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
             self.stop()
             if self._draining is not None:
                 await self._draining
@@ -124,7 +124,7 @@ class Candidates:
 
     def _is_refused(self, path: Path) -> bool:
         """Return whether an editor is known to make no image here."""
-        if self._hosted is None:
+        if self._sender is None:
             return refusal_file(path).is_file()
         call = self.ledger.find(path.stem)
         return call is not None and call.reply is not None and call.reply.text != path.name
@@ -134,14 +134,16 @@ class Candidates:
         missing = self._missing(paths)
         if missing:
             file = self.sources.file(fp)
-            if self._local is not None:
-                await self._local.edit(file, instruction, missing)
-            elif self._hosted is not None:
-                send = await self._hosted.request(file, instruction)
-                await _all(self._buy(self._hosted, send, path) for path in missing)
+            if not isinstance(self.editor, HostedEditor):
+                await asyncio.get_running_loop().run_in_executor(
+                    self._thread, edit_here, self.editor, file, instruction, missing
+                )
+            else:
+                send = await self.editor.request(file, instruction)
+                await _all(self._buy(self.editor, send, path) for path in missing)
         given = [path if path.is_file() else None for path in paths]
         for path in paths:
-            call = None if path in missing or self._hosted is None else self.ledger.find(path.stem)
+            call = None if path in missing or self._sender is None else self.ledger.find(path.stem)
             if call is not None and call.reply is not None:
                 self.usage.add(call.reply, replayed=True)
         new = sum(path in missing for path in given)
@@ -158,7 +160,7 @@ class Candidates:
             except UNDECODABLE:
                 path.replace(path.with_suffix(".broken"))
                 if not self._has_warned:
-                    again = "made" if self._hosted is None else "paid for"
+                    again = "made" if self._sender is None else "paid for"
                     logger.warning("%s is damaged. Such files are renamed to .broken, and %s again.", path, again)
                 self._has_warned = True
 

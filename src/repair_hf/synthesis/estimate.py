@@ -1,8 +1,7 @@
 """Estimate the calls, tokens and dollars of a synthesis before running it.
 
 A sample of the failures goes through the code of the real run, to a provider that only counts and gives a typical
-answer. Where an earlier run in the same folder has measured tokens per call and the share of failures that pass the
-audit, those are used instead.
+answer.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from repair_hf.synthesis.sources import SourceImages
 from repair_hf.synthesis.workers import RepairWorkers
 
 QUERIES = 24  # sampled per direction
-ENOUGH = 20  # answers that make a measurement
 
 # About as long as the answers of a model that does not think aloud first.
 REASON = "The caption says that a man holds a red umbrella, while the image shows a woman with a blue one."
@@ -46,77 +44,35 @@ class Rehearsal(NamedTuple):
     """What a sample of failures asks, by stage and direction, and how many it holds of each direction."""
 
     asked: Mapping[tuple[str, str], Usage]
-    triplets: Counter[str]
+    failures: Counter[str]
 
 
 def estimate_run(
-    pairs: Pairs,
-    failures: Sequence[Mapping[str, Any]],
-    model: str,
-    options: SynthesisOptions,
-    *,
-    price: tuple[float, float] | None,
-    image_price: float | None,
-    measured: Mapping[tuple[str, str], Usage] | None = None,
-    prompts: Prompts = SHIPPED,
-) -> Estimate:
-    """Estimate what a synthesis will take. Without a measurement every failure counts as passing the audit.
-
-    Prices are in US dollars, per prompt token and answered token and per edited image; None if unknown. `measured` is
-    what was answered in the same folder before, by (stage, direction).
-    """
-    rehearsal = rehearse(pairs, failures, model, options, prompts)
-    mined = Counter(row["direction"] for row in failures)
-    return price_run(rehearsal, mined, options, price=price, image_price=image_price, measured=measured)
-
-
-def price_run(
     rehearsal: Rehearsal,
     mined: Mapping[str, int],
     options: SynthesisOptions,
     *,
     price: tuple[float, float] | None,
     image_price: float | None,
-    measured: Mapping[tuple[str, str], Usage] | None = None,
 ) -> Estimate:
-    """Estimate what so many failures of each direction will take, if they are like those that were rehearsed."""
-    rehearsed, triplets = rehearsal
-    measured = {place: use for place, use in (measured or {}).items() if use.calls >= ENOUGH}
+    """Estimate what so many failures of each direction take at most, if they are like those that were rehearsed.
+
+    Every failure counts as passing the audit. Prices are in US dollars, per prompt token and answered token and per
+    edited image; None if unknown.
+    """
     stages = []
     for direction in sorted(DIRECTIONS):
-        count = mined.get(direction, 0)
-        kept = round(count * _share_kept(direction, measured, rehearsed, triplets))
+        count, rehearsed = mined.get(direction, 0), rehearsal.failures[direction]
         for stage in ("audit", "instruct", "edit"):
-            reached = count if stage == "audit" else kept
-            images = kept * options.candidates if (stage, direction) == ("edit", "t2i") else 0
-            use = rehearsed.get((stage, direction), Usage())
-            calls = round(reached * _asked(use) / triplets[direction]) if triplets[direction] else 0
-            typical = measured.get((stage, direction), use)
-            answered = max(typical.calls, 1)
-            tokens = calls * typical.prompt_tokens / answered, calls * typical.completion_tokens / answered
+            images = count * options.candidates if (stage, direction) == ("edit", "t2i") else 0
+            use = rehearsal.asked.get((stage, direction), Usage())
+            # Equal questions count as well: typical answers make later questions equal that would differ.
+            calls = round(count * (use.calls + use.replayed) / rehearsed) if rehearsed else 0
+            answered = max(use.calls, 1)
+            tokens = calls * use.prompt_tokens / answered, calls * use.completion_tokens / answered
             dollars = _price((*tokens, images), (*(price or (None, None)), image_price))
             stages.append(StageCost(stage, direction, calls, images, *tokens, dollars))
     return Estimate(tuple(stages))
-
-
-def _asked(use: Usage) -> int:
-    """Requests, including repeated ones: equal typical answers make later questions equal that would differ."""
-    return use.calls + use.replayed
-
-
-def _share_kept(
-    direction: str,
-    measured: Mapping[tuple[str, str], Usage],
-    rehearsed: Mapping[tuple[str, str], Usage],
-    triplets: Mapping[str, int],
-) -> float:
-    """Share of failures that pass the audit: instructions per audit of an earlier run."""
-    places = ("audit", direction), ("instruct", direction)
-    # without audits in the sample there is no share
-    if not measured.keys() >= set(places) or places[0] not in rehearsed:
-        return 1.0
-    audited = measured["audit", direction].calls * triplets[direction] / _asked(rehearsed["audit", direction])
-    return min(1.0, measured["instruct", direction].calls / audited)
 
 
 def _price(amounts: tuple[float, ...], prices: tuple[float | None, ...]) -> float | None:

@@ -19,7 +19,7 @@ from repair_hf.runtime.hub_access import settle_hub
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import RunStopped, name_with_digest
-from repair_hf.synthesis.options import SMALLEST_EDIT, Dtype, Offload
+from repair_hf.synthesis.options import SMALLEST_EDIT, EditorOptions
 
 logger = logging.getLogger(__name__)
 
@@ -44,21 +44,11 @@ class ImageEditor(Protocol):
         ...
 
 
-def load_editor(
-    id: str,
-    *,
-    steps: int,
-    size: int,
-    dtype: Dtype,
-    offload: Offload,
-    device: str | None = None,
-    prompts: Prompts = SHIPPED,
-) -> ImageEditor:
-    """Load an image editor by Hub id or folder.
+def load_editor(options: EditorOptions, prompts: Prompts = SHIPPED, *, device: str | None = None) -> ImageEditor:
+    """Load an image editor by Hub id or folder; `diffusers:` in front is allowed.
 
-    It is a `diffusers` pipeline that takes an image and a prompt, such as `black-forest-labs/FLUX.2-klein-4B`;
-    `diffusers:` in front is allowed. The settings are those of `models.EditorOptions`. The device is this process's
-    accelerator by default, if there is one.
+    It is a `diffusers` pipeline that takes an image and a prompt, such as `black-forest-labs/FLUX.2-klein-4B`. The
+    device is this process's accelerator by default, if there is one.
 
     Raises:
         UserError: If there is no such pipeline, it cannot edit images, or it cannot be offloaded here.
@@ -66,25 +56,23 @@ def load_editor(
     import torch  # here and below: other editors need this module, too, but not torch
     from diffusers import DiffusionPipeline
 
-    name = check_pipeline(id, offload=offload, device=device)
-    place = torch.device(device) if device else processes().device
+    name = check_pipeline(options, device=device)
+    place, dtype = torch.device(device) if device else processes().device, options.editor_dtype
     if dtype == "auto":
         dtype = "float32" if place.type == "cpu" else "bfloat16"
     with _explained(name):
         pipeline = DiffusionPipeline.from_pretrained(name, dtype=getattr(torch, dtype), use_safetensors=True)
-    editor = DiffusersEditor(
-        pipeline, f"{name_with_digest(name)}?dtype={dtype}", steps=steps, size=size, prompts=prompts
-    )
-    if offload == "model":
+    editor = DiffusersEditor(pipeline, f"{name_with_digest(name)}?dtype={dtype}", options, prompts)
+    if options.editor_offload == "model":
         pipeline.enable_model_cpu_offload(device=place)
-    elif offload == "sequential":
+    elif options.editor_offload == "sequential":
         pipeline.enable_sequential_cpu_offload(device=place)
     else:
         pipeline.to(place)
     return editor
 
 
-def check_pipeline(id: str, *, offload: Offload, device: str | None = None, from_text: bool = False) -> str:
+def check_pipeline(options: EditorOptions, *, device: str | None = None, from_text: bool = False) -> str:
     """Check what can be checked without the weights, and return the pipeline's id or folder.
 
     Raises:
@@ -94,7 +82,7 @@ def check_pipeline(id: str, *, offload: Offload, device: str | None = None, from
     from diffusers import DiffusionPipeline
     from diffusers.pipelines.auto_pipeline import AUTO_TEXT2IMAGE_PIPELINES_MAPPING
 
-    name = id.removeprefix("diffusers:")
+    name, offload = options.editor.removeprefix("diffusers:"), options.editor_offload
     place = torch.device(device) if device else processes().device
     if offload != "none" and place.type == "cpu":
         raise UserError(f"`editor_offload` ({offload}) needs a GPU, but this runs on the CPU; leave it out.")
@@ -103,7 +91,7 @@ def check_pipeline(id: str, *, offload: Offload, device: str | None = None, from
         kind = DiffusionPipeline.load_config(name)["_class_name"]
     if from_text and kind not in {pipeline.__name__ for pipeline in AUTO_TEXT2IMAGE_PIPELINES_MAPPING.values()}:
         raise UserError(
-            f"--editor {id} is a {kind}: it edits images but cannot draw from text alone, as the methods stablerep "
+            f"--editor {name} is a {kind}: it edits images but cannot draw from text alone, as the methods stablerep "
             "and tripletclip do. Use black-forest-labs/FLUX.2-klein-4B, or leave these methods out."
         )
     return name
@@ -127,7 +115,7 @@ class DiffusersEditor:
     generator, so a candidate depends only on its seed.
     """
 
-    def __init__(self, pipeline: Any, name: str, *, steps: int, size: int, prompts: Prompts = SHIPPED) -> None:
+    def __init__(self, pipeline: Any, name: str, options: EditorOptions, prompts: Prompts = SHIPPED) -> None:
         self.parameters = inspect.signature(type(pipeline).__call__).parameters
         if missing := {"image", "prompt", "generator"} - set(self.parameters):
             raise UserError(
@@ -135,8 +123,9 @@ class DiffusersEditor:
                 "cannot edit images by instruction. Give one that can, such as black-forest-labs/FLUX.2-klein-4B."
             )
         pipeline.set_progress_bar_config(disable=True)
-        self.pipeline, self.steps, self.size, self.prompts = pipeline, steps, size, prompts
-        self.id = f"{name}{'&' if '?' in name else '?'}steps={steps}&size={size}{prompts.mark}"
+        self.pipeline, self.prompts = pipeline, prompts
+        self.steps, self.size = options.editor_steps, options.editor_size
+        self.id = f"{name}{'&' if '?' in name else '?'}steps={self.steps}&size={self.size}{prompts.mark}"
 
     def edit(self, source: Image.Image, instruction: str, seeds: list[int]) -> list[Image.Image | None]:
         """Edit an image. A very narrow or hidden image gives None. A `Drawing` takes the size of its source."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
-from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from PIL import Image
@@ -19,35 +16,17 @@ from repair_hf.synthesis.sources import open_picture
 SMALLEST = 16  # pixels of a side
 
 
-class EditorThread:
-    """Run an editor in a thread of its own, one edit after the other, beside the event loop."""
+def edit_here(editor: ImageEditor, source: bytes, instruction: str, paths: Sequence[Path]) -> None:
+    """Edit an image file once per path, and write the results there. The name of a path gives the seed.
 
-    def __init__(self, editor: ImageEditor) -> None:
-        self.editor = editor
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="image-editor")
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
-        """Accept edits while open. On closing, finish the edit in progress and drop those that wait."""
-        try:
-            yield
-        finally:
-            await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
-
-    async def edit(self, source: bytes, instruction: str, paths: Sequence[Path]) -> None:
-        """Edit an image file once per path, and write the results there. The name of a path gives the seed.
-
-        Raises:
-            UnreadableImage: If the file cannot be opened.
-        """
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._edit, source, instruction, paths)
-
-    def _edit(self, source: bytes, instruction: str, paths: Sequence[Path]) -> None:
-        seeds = [int(path.stem[:8], 16) for path in paths]
-        for path, image in zip(paths, self.editor.edit(open_picture(source), instruction, seeds), strict=True):
-            if fault := save_candidate(path, image):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(refusal_file(path), fault + "\n")
+    Raises:
+        UnreadableImage: If the file cannot be opened.
+    """
+    seeds = [int(path.stem[:8], 16) for path in paths]
+    for path, image in zip(paths, editor.edit(open_picture(source), instruction, seeds), strict=True):
+        if fault := save_candidate(path, image):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(refusal_file(path), fault + "\n")
 
 
 def save_candidate(path: Path, image: Image.Image | None) -> str | None:

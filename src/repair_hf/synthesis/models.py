@@ -46,11 +46,16 @@ def find_llm(options: LLMOptions) -> tuple[Place, str]:
     return place, name
 
 
-def find_usable_llm(options: LLMOptions) -> tuple[Place, str]:
-    """Return where the LLM is, and its name there, after checking that it can do what the options ask.
+def find_editor(options: EditorOptions) -> tuple[Place, str]:
+    """Return where the image editor is, and its name there."""
+    return _find(options.editor, EDITORS, options.editor_base_url)
+
+
+def check_llm(options: LLMOptions) -> None:
+    """Check what can be checked of the LLM without asking it.
 
     Raises:
-        UserError: If it cannot.
+        UserError: If it has no key, or it cannot do what the options ask.
     """
     from repair_hf.llm.batch_api import batch_route
 
@@ -63,19 +68,6 @@ def find_usable_llm(options: LLMOptions) -> tuple[Place, str]:
     if options.reasoning_effort is not None and place != "litellm":
         raise UserError(f"`reasoning_effort` needs a provider, and --llm {options.llm} has none; leave it out.")
     _check_key(place, name, options.llm_base_url)
-    return place, name
-
-
-def find_editor(options: EditorOptions) -> tuple[Place, str]:
-    """Return where the image editor is, and its name there."""
-    return _find(options.editor, EDITORS, options.editor_base_url)
-
-
-def find_usable_editor(options: EditorOptions) -> tuple[Place, str]:
-    """Return where the image editor is, and its name there, after checking that its provider has a key."""
-    place, name = find_editor(options)
-    _check_key(place, name, options.editor_base_url)
-    return place, name
 
 
 def check_editor(options: EditorOptions, *, from_text: bool = False) -> None:
@@ -84,11 +76,12 @@ def check_editor(options: EditorOptions, *, from_text: bool = False) -> None:
     Raises:
         UserError: If there is no such model, its provider has no key, or it cannot do what the options ask.
     """
-    place, name = find_usable_editor(options)
+    place, name = find_editor(options)
+    _check_key(place, name, options.editor_base_url)
     if place == "here":
         from repair_hf.synthesis.images import check_pipeline
 
-        check_pipeline(name, offload=options.editor_offload, from_text=from_text)
+        check_pipeline(options, from_text=from_text)
 
 
 def prompts_of(options: LLMOptions) -> Prompts:
@@ -121,7 +114,8 @@ def open_chat(options: LLMOptions, ledger: Ledger) -> ChatModel:
     from repair_hf.llm.client import ChatModel
     from repair_hf.toyworld import oracle
 
-    place, name = find_usable_llm(options)
+    check_llm(options)
+    place, name = find_llm(options)
     if not options.batch:
         refuse_if_waiting(ledger)
     return ChatModel(
@@ -141,7 +135,8 @@ def open_editor(options: EditorOptions, llm: LLMOptions) -> ImageEditor | Hosted
     Raises:
         UserError: If there is no such model, or it cannot edit images.
     """
-    place, name = find_usable_editor(options)
+    place, name = find_editor(options)
+    _check_key(place, name, options.editor_base_url)
     if place == "world":
         from repair_hf.toyworld.editor import WorldEditor
 
@@ -159,14 +154,7 @@ def open_editor(options: EditorOptions, llm: LLMOptions) -> ImageEditor | Hosted
         )
     from repair_hf.synthesis.images import load_editor
 
-    return load_editor(
-        name,
-        steps=options.editor_steps,
-        size=options.editor_size,
-        dtype=options.editor_dtype,
-        offload=options.editor_offload,
-        prompts=prompts_of(llm),
-    )
+    return load_editor(options, prompts_of(llm))
 
 
 def local_weights(editor: EditorOptions) -> dict[str, str]:

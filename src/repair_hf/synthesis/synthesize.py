@@ -2,47 +2,50 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
 from datasets import Dataset
 from transformers import ProcessorMixin
 
-from repair_hf.encoder.embedder import Embedder
 from repair_hf.encoder.identity import check_retriever
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.ledger import Ledger
-from repair_hf.llm.ledger_file import take_over
-from repair_hf.mining.failures import load_failures, miner_of
+from repair_hf.llm.ledger_file import FILE, has_payments, take_over
+from repair_hf.mining.failures import failures_file, load_failures, miner_of
 from repair_hf.mining.false_positives import FEATURES
+from repair_hf.mining.filtering import filter_failures
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.records.dataset import load_records, save_records, summarize
 from repair_hf.runtime.disk import naming_full_disk
-from repair_hf.runtime.options import expect, fill
+from repair_hf.runtime.options import UserError, expect, fill
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
 from repair_hf.synthesis.candidates import link_candidates
 from repair_hf.synthesis.models import (
     check_editor,
-    find_usable_llm,
+    check_llm,
     local_weights,
     open_chat,
     open_editor,
     open_ledger,
     prompts_of,
 )
-from repair_hf.synthesis.options import EditorOptions, LLMOptions, RepairOptions
+from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesizeOptions
 from repair_hf.synthesis.outcome import can_add, require_records, unanswered
 from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
+from repair_hf.synthesis.rounds import EarlierRounds
 from repair_hf.synthesis.sources import SourceImages
 
 SPACE = 4 * 2**20  # bytes that a run needs at least: some thousand answers
+IN_MEMORY = "in memory"
 NEEDS = ("directions", "llm", "images", "paid", "seconds")  # keys of a summary
 
 
@@ -54,37 +57,6 @@ class View(Protocol):
     def write(self, *, is_done: bool = False) -> None: ...
 
 
-@dataclass(frozen=True)
-class Work:
-    """What is to be repaired, and how. What the folders of `answers_from` have paid for is taken over."""
-
-    pairs: Pairs
-    failures: Dataset
-    encoder: Embedder
-    llm: LLMOptions
-    editor: EditorOptions
-    options: RepairOptions
-    round: int = 1
-    answers_from: Sequence[Path] = ()
-
-    def stage(
-        self, output: str | Path, made_by: Sequence[str | Path] = (), inputs: Mapping[str, Any] | None = None
-    ) -> Stage:
-        """Return the folder of this work; `made_by` are those of the failures and `inputs` what else decides it."""
-        known = dict(inputs or {})
-        if "failures_digest" not in known:  # of failures in memory
-            known["failures_digest"] = digest(self.failures.select_columns(list(FEATURES)).to_dict())
-        own = {
-            "model": self.encoder.origin or None,
-            "pairs_fingerprint": self.pairs.fingerprint,
-            "model_digest": self.encoder.digest,
-            "prompt_digest": prompts_of(self.llm).digest(),
-        }
-        options = (self.pairs.source, self.llm, self.editor, self.options)
-        own |= local_weights(self.editor) | known
-        return Stage("synthesize", output, options, own, items=self.pairs.items, made_by=made_by, needs=NEEDS)
-
-
 def synthesize(
     failures: Dataset | str | Path,
     pairs: Pairs,
@@ -94,7 +66,6 @@ def synthesize(
     editor: str,
     output: str | Path,
     processor: ProcessorMixin | None = None,
-    embed_source_images: bool = True,
     **options: Any,
 ) -> Dataset:
     """Audit failures and edit their false positives into records, in a folder; the same call resumes.
@@ -107,8 +78,7 @@ def synthesize(
         editor: Id of the image editor, such as `black-forest-labs/FLUX.2-klein-4B`.
         output: Folder for records, ledger and candidate images, as `repair-hf synthesize` writes it.
         processor: The model's processor.
-        embed_source_images: Store the images of query, ground truth and false positive in the records.
-        options: Other options of `repair-hf synthesize`, such as `max_usd=5` or `candidates=1`.
+        options: Other options of `repair-hf synthesize`, such as `max_usd=5` or `limit=100`, but for `report_to`.
 
     Returns:
         The records, see `load_records`.
@@ -121,73 +91,122 @@ def synthesize(
         >>> records = synthesize(failures, pairs, model, llm="world/oracle", editor="world", output="runs/records")
     """
     expect(failures, (Dataset, str, Path), "failures", "what `mine` returns, or a folder of `repair-hf mine`")
-    expect(pairs, Pairs, "pairs", MAKE_PAIRS)
-    kinds = (LLMOptions, EditorOptions, RepairOptions)
-    of_llm, of_editor, repair = fill(kinds, options | {"llm": llm, "editor": editor}, "synthesize")
-    encoder = open_retriever(model, processor)
-    made_by = [] if isinstance(failures, Dataset) else [failures]
-    if not isinstance(failures, Dataset):
-        check_retriever(encoder, [miner_of(failures)], f"The failures of {failures}")
-        failures = load_failures(failures)
-    RecordBuilder(pairs, SourceImages(pairs.images)).check(failures)
-    work = Work(pairs, failures, encoder, of_llm, of_editor, repair)
-    summary = repair_into(work.stage(output, made_by), work, embed_source_images=embed_source_images)
+    named = {"failures": IN_MEMORY if isinstance(failures, Dataset) else str(failures), "llm": llm, "editor": editor}
+    named["model"] = str(model) if isinstance(model, str | Path) else IN_MEMORY
+    kinds = (LLMOptions, EditorOptions, SynthesizeOptions)
+    of_llm, of_editor, wanted = fill(kinds, options | named, "synthesize")
+    if wanted.report_to != "none":
+        raise UserError(f"`report_to` {wanted.report_to} is an option of the command alone; leave it out.")
+    synthesis = Synthesis(failures, pairs, model, of_llm, of_editor, wanted, output=output, processor=processor)
+    summary = synthesis.run()
     if processes().is_main:
         require_records(Path(output), summary, of_llm.answer_attempts)
     processes().gather(None)
     return load_records(output)
 
 
-def repair_into(
-    stage: Stage,
-    work: Work,
-    *,
-    embed_source_images: bool = True,
-    watch: Callable[[Synthesizer], View] | None = None,
-) -> dict[str, Any]:
-    """Repair into a stage's folder, and return its summary, which other processes than the main one lack.
+class Synthesis:
+    """What is to be repaired, loaded and checked; nothing is paid yet. The arguments are those of `synthesize`.
 
-    A finished folder is run again only if that can make more of it.
-
-    Raises:
-        UserError, RunStopped: As `synthesize`.
+    Attributes:
+        mined: Number of all failures.
+        new: Failures that no earlier round has seen.
+        failures: Those of them to repair.
+        left_out: How many failures each option leaves out.
+        stage: The folder.
     """
-    stage.check()
-    summary, most, place = stage.summary, work.llm.answer_attempts, stage.folder
-    assert place is not None, "records are written"
-    if summary is not None and not can_add(place, summary, most):
-        return summary
-    check_models(work.llm, work.editor)
-    has_unanswered = summary is not None and unanswered(place, summary, most).total() > 0
 
-    def repair(_: Any) -> dict[str, Any]:
-        with (
-            naming_full_disk(place, lambda: _space_needed(place, work.options.candidates)),
-            open_ledger(work.llm, place) as ledger,
-        ):
-            if summary is not None and has_unanswered:
-                ledger.allow_attempts(summary.get("attempts", ledger.attempts) + 1)
-            return _repair(place, work, ledger, embed_source_images, watch)
+    def __init__(
+        self,
+        failures: Dataset | str | Path,
+        pairs: Pairs,
+        model: Retriever,
+        llm: LLMOptions,
+        editor: EditorOptions,
+        options: SynthesizeOptions,
+        *,
+        output: str | Path,
+        processor: ProcessorMixin | None = None,
+    ) -> None:
+        expect(pairs, Pairs, "pairs", MAKE_PAIRS)
+        self.pairs, self.llm, self.editor, self.options = pairs, llm, editor, options
+        table = failures if isinstance(failures, Dataset) else load_failures(failures)
+        RecordBuilder(pairs, SourceImages(pairs.images)).check(table)
+        self.encoder = open_retriever(model, processor, **options.how_to_load)
+        made_by = [] if isinstance(failures, Dataset) else [failures]
+        if made_by and not options.any_model:
+            check_retriever(self.encoder, [miner_of(failures)], f"The failures of {failures}")
+        self.sources = [Path(source) for source in options.answers_from or ()]
+        _check_sources(self.sources)
+        earlier = EarlierRounds(options.earlier_rounds or ())
+        self.mined, self.round, self.new = len(table), earlier.next, earlier.leave_out(table)
+        self.failures, self.left_out = filter_failures(self.new, options, options.seed)
+        inputs = {
+            "pairs_fingerprint": pairs.fingerprint,
+            "model_digest": self.encoder.digest,
+            "prompt_digest": prompts_of(llm).digest(),
+            "failures_digest": _digest(failures),
+            "earlier_failures": digest(earlier.failures) if earlier.failures else None,
+        }
+        decides = (pairs.source, llm, editor, options)
+        inputs |= local_weights(editor)
+        self.stage = Stage("synthesize", output, decides, inputs, items=pairs.items, made_by=made_by, needs=NEEDS)
+        self.stage.check()
 
-    return stage.run(repair, again=True)
+    def run(self, watch: Callable[[Synthesizer], View] | None = None) -> dict[str, Any]:
+        """Repair into the folder, and return its summary, which other processes than the main one lack.
+
+        A finished folder is run again only if that can make more of it.
+
+        Raises:
+            UserError, RunStopped: As `synthesize`.
+        """
+        summary, most, place = self.stage.summary, self.llm.answer_attempts, self.stage.folder
+        assert place is not None, "records are written"
+        if summary is not None and not can_add(place, summary, most):
+            return summary
+        check_models(self.llm, self.editor)
+        has_unanswered = summary is not None and unanswered(place, summary, most).total() > 0
+
+        def repair(_: Any) -> dict[str, Any]:
+            with (
+                naming_full_disk(place, lambda: _space_needed(place, self.options.candidates)),
+                open_ledger(self.llm, place) as ledger,
+            ):
+                if summary is not None and has_unanswered:
+                    ledger.allow_attempts(summary.get("attempts", ledger.attempts) + 1)
+                return _repair(place, self, ledger, watch)
+
+        return self.stage.run(repair, again=True)
 
 
 def check_models(llm: LLMOptions, editor: EditorOptions) -> None:
     """Check keys and ids of the models before anything is loaded."""
-    find_usable_llm(llm)
+    check_llm(llm)
     check_editor(editor)
 
 
+def _digest(failures: Dataset | str | Path) -> str:
+    if isinstance(failures, Dataset):
+        return digest(failures.select_columns(list(FEATURES)).to_dict())
+    return hashlib.sha256(failures_file(failures).read_bytes()).hexdigest()[:16]
+
+
+def _check_sources(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        if not has_payments(folder):
+            raise UserError(
+                f"`answers_from` names {folder}, which holds no paid answers ({FILE}). Give the --output of "
+                "`repair-hf synthesize`."
+            )
+
+
 def _repair(
-    folder: Path,
-    work: Work,
-    ledger: Ledger,
-    embed_source_images: bool,
-    watch: Callable[[Synthesizer], View] | None,
+    folder: Path, work: Synthesis, ledger: Ledger, watch: Callable[[Synthesizer], View] | None
 ) -> dict[str, Any]:
     start, everyone = time.perf_counter(), processes()
     if everyone.is_main:
-        for source in work.answers_from:
+        for source in work.sources:
             link_candidates(take_over(ledger.database, ledger.run, source), ledger.folder)
         if ledger.run != ".":  # before there were ledgers, each run had its images in its own folder
             link_candidates(folder, ledger.folder)
@@ -201,7 +220,7 @@ def _repair(
         return {}
     if view is not None:
         view.write(is_done=True)
-    save_records(folder, records, dropped, embed_source_images=embed_source_images)
+    save_records(folder, records, dropped, embed_source_images=work.options.embed_source_images)
     return {
         "directions": summarize(records, dropped),
         "llm": _listed(chat.usage),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from tqdm.auto import tqdm
 
 from repair_hf.llm.answers import RejectedAnswer
+from repair_hf.llm.calls import format_dollars
 from repair_hf.llm.client import AnswerError, ChatModel, Deferred
 from repair_hf.llm.cost import known_dollars
 from repair_hf.records.columns import DIRECTIONS
@@ -79,7 +80,7 @@ class RepairWorkers:
                 continue
             for task in group:
                 await self._finish(task)
-                await asyncio.sleep(0)  # answers from the journal come at once; let the other workers run
+                await asyncio.sleep(0)  # answers from the ledger come at once; let the other workers run
 
     async def _audit_together(self, group: list[RepairTask]) -> bool:
         """Audit a group; False if the answer comes with a batch. Without a usable answer each is audited later."""
@@ -144,7 +145,7 @@ class RepairWorkers:
 
     def _show_progress(self) -> None:
         dollars = known_dollars([*self.chat.usage.values(), self.images.usage])
-        paid = "unknown cost" if dollars is None else f"${dollars:.2f}"
+        paid = "unknown cost" if dollars is None else format_dollars(dollars)
         dropped = self.outcomes.total() - self.outcomes["edited"]
         self.bar.set_postfix_str(f"{self.outcomes['edited']} edited, {dropped} dropped, {paid}", refresh=False)
         self.bar.update()

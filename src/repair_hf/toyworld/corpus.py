@@ -10,6 +10,7 @@ import json
 import random
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tqdm.auto import tqdm
 
@@ -19,8 +20,10 @@ from repair_hf.runtime.texts import read_json
 from repair_hf.toyworld import captions, renderer, scenes
 from repair_hf.toyworld.domains import DOMAINS, Domain
 from repair_hf.toyworld.looks import LOOKS
-from repair_hf.toyworld.truth import SceneTable
 from repair_hf.toyworld.variations import falsify
+
+if TYPE_CHECKING:
+    from repair_hf.toyworld.truth import SceneTable
 
 SPLITS = {"train": 2500, "validation": 2000, "test": 2000}
 CAPTIONS = 5
@@ -49,6 +52,8 @@ def build_world(
     Raises:
         UserError: If the folder holds other captions, or a split is too large for unambiguous captions.
     """
+    from repair_hf.toyworld.truth import SceneTable
+
     folder = Path(folder)
     drawn = DOMAINS[domain]
     world = {"splits": splits, "seed": seed, "domain": domain, "world": digest_of_domain(drawn)}

@@ -19,13 +19,12 @@ from typing import Any
 from transformers import PreTrainedModel, TrainerCallback
 
 from repair_hf.encoder.adapters import has_adapters
-from repair_hf.runtime.options import UserError, neutral_names
+from repair_hf.runtime.options import UserError
 from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.runtime.stage import differences
+from repair_hf.training.batches import OneCaptionPerImage
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.options import TrainOptions
-from repair_hf.training.sampling import OneCaptionPerImage
 from repair_hf.training.step import MAX_LOGIT_SCALE
 
 logger = logging.getLogger(__name__)
@@ -38,7 +37,7 @@ class LoopCallback(TrainerCallback):
     """Start the sampler's epochs, time the loop, bound a softmax loss's scale, and seal checkpoints.
 
     Args:
-        trainer: Has `sampler`, `base` (the dual encoder), `options` (of the run) and `accelerator`.
+        trainer: Has `sampler`, `base` (the dual encoder), `stage` (the folder) and `accelerator`.
         bounds_scale: Whether the logit scale is at most 100.
     """
 
@@ -84,7 +83,7 @@ class LoopCallback(TrainerCallback):
     def on_save(self, args, state, control, **kwargs):
         self.trainer.accelerator.wait_for_everyone()  # until every process has written its files
         if state.is_world_process_zero:
-            seal(Path(args.output_dir) / f"checkpoint-{state.global_step}", self.trainer.options)
+            seal(Path(args.output_dir) / f"checkpoint-{state.global_step}", self.trainer.stage.deciding)
 
 
 def seal(folder: Path, options: Mapping[str, Any]) -> None:
@@ -125,9 +124,7 @@ def find_checkpoint(wanted: str | None, output: str, options: Mapping[str, Any],
     if aside and logs:
         instead = "training starts anew" if newest is None else f"training resumes from {newest.name}"
         logger.warning("Left aside, as incomplete or damaged: %s; %s.", ", ".join(map(str, aside)), instead)
-    before = {} if newest is None else read_json(newest / SEAL)["options"]
-    neutral = neutral_names(RepairConfig) | neutral_names(TrainOptions) | {"output"}
-    if newest and (changed := differences(before, json.loads(json.dumps(options)), without=neutral)):
+    if newest and (changed := differences(read_json(newest / SEAL)["options"], options)):
         raise UserError(
             f"{newest} is of another run: {changed}. Give another output folder, delete its checkpoints to start "
             "anew, or set `resume_from_checkpoint` to this one to resume from it anyway."

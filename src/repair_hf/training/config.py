@@ -14,29 +14,13 @@ from accelerate.utils import parse_flag_from_env
 from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from repair_hf.evaluation.retrieval import METRICS
-from repair_hf.runtime.options import UserError, changed, neutral_names
+from repair_hf.runtime.options import Bounded, UserError, changed, neutral_names
 from repair_hf.runtime.processes import check_launch, is_launched_on_cpu
 from repair_hf.runtime.redaction import hide_keys
 from repair_hf.runtime.trackers import check_trackers
 from repair_hf.training.options import Hyperparameters
 
 logger = logging.getLogger(__name__)
-
-# Arguments of transformers that keep their default, because another value would have no effect or a wrong one.
-FIXED = {
-    "inputs, loss, batches and evaluation are our own": """
-        label_smoothing_factor neftune_noise_alpha train_sampling_strategy accelerator_config auto_find_batch_size
-        bf16_full_eval fp16_full_eval""",
-    "the loss needs the whole model in every process; `chunk_size` saves memory": "fsdp deepspeed",
-    "a resumed run would not end where an uninterrupted one does": "ignore_data_skip save_only_model",
-    "the model is pushed as one commit, with the token of `hf auth login` or HF_TOKEN": """
-        hub_strategy hub_revision hub_token""",
-}
-LEAST = dict.fromkeys(("grid_weight", "seed", "data_seed"), 0)
-LEAST |= dict.fromkeys(("chunk_size", "lora_rank", "per_device_train_batch_size"), 1)
-BEST_METRICS = [name for name in METRICS if not name.endswith("median_rank")]  # higher is better
-BEST_BY = "t2i_MRR"  # MRR changes with every rank, R@K with few
 
 
 @dataclass
@@ -46,7 +30,8 @@ class RepairConfig(Hyperparameters, TrainingArguments):
     Some defaults differ from `TrainingArguments`. The paper's are `learning_rate`, `weight_decay`, `warmup_steps` and
     `lr_scheduler_type`. Within its range are `num_train_epochs` and `per_device_train_batch_size`. No checkpoints are
     written (`save_strategy`), but the final model is always saved. A run logs twenty losses (`logging_steps`), and
-    nan or inf is visible in them (`logging_nan_inf_filter`).
+    nan or inf is visible in them (`logging_nan_inf_filter`). Arguments that would have no effect here, or a wrong one,
+    such as `fsdp` and `label_smoothing_factor`, are not arguments of this class.
 
     Raises:
         UserError: If a value is out of range, has no effect, or contradicts another.
@@ -54,21 +39,26 @@ class RepairConfig(Hyperparameters, TrainingArguments):
 
     def __post_init__(self) -> None:
         self.given = hide_keys(changed(self))  # as they were given: the command that makes a folder
+        Bounded.__post_init__(self)
         self.fill = self.fill or ("paper" if self.paper else "edits")
         self.loss = self.loss or ("grid" if self.paper else "batch")
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
         # transformers takes bf16 for that of a GPU unless the CPU is named
         self.use_cpu |= is_launched_on_cpu() or (bool(self.bf16) and not torch.accelerator.is_available())
-        if self.ddp_find_unused_parameters is None:
-            self.ddp_find_unused_parameters = False  # every parameter that is trained gets a gradient
         self._check_values()
         TrainingArguments.__post_init__(self)  # type: ignore[no-untyped-call]
         check_launch(self.world_size)
-        self._take_one_gpu()
+        if self.world_size == 1 and not self.use_cpu and (seen := torch.cuda.device_count()) > 1:
+            logger.warning("%d GPUs are visible, and training uses one; `accelerate launch` uses all.", seen)
         self._check_together()
         check_trackers(self.report_to)  # type: ignore[arg-type]  # transformers has made it a list
         self.dataloader_pin_memory &= self.device.type != "cpu"
+
+    @property
+    def n_gpu(self) -> int:
+        """At most one GPU per process: transformers would split each batch over all that the process sees."""
+        return min(1, super().n_gpu)
 
     @property
     def step_size(self) -> int:
@@ -84,14 +74,6 @@ class RepairConfig(Hyperparameters, TrainingArguments):
         """Check the values that are given, before transformers derives others from them."""
         if any(map(parse_flag_from_env, ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"))):
             raise UserError("The launcher shards the model, and the loss needs the whole. Use recipes/accelerate.")
-        for reason, names in FIXED.items():
-            for name in names.split():
-                if getattr(self, name) != self.__dataclass_fields__[name].default:
-                    raise UserError(f"`{name}` cannot be changed: {reason}. Leave it out.")
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UserError(f"`{name}` must be at least {least}, got {value:g}.")
         if self.lora_rank is None and self.lora_towers != "both":
             raise UserError(f"`lora_towers` {self.lora_towers} changes nothing without `lora_rank`; leave it out.")
         if self.lora_rank is not None and self.freeze is not None:
@@ -99,9 +81,6 @@ class RepairConfig(Hyperparameters, TrainingArguments):
 
     def _check_together(self) -> None:
         """Check what transformers, the launcher and the machine made of the values."""
-        metric = self.metric_for_best_model
-        if (metric or self.save_strategy == "best") and (metric or "").removeprefix("eval_") not in BEST_METRICS:
-            raise UserError(f"`metric_for_best_model` must be one of {', '.join(BEST_METRICS)}, got {metric}.")
         if self.mixed_precision == "fp16" and self.device.type == "cpu":  # by `fp16`, or by the launcher's file
             raise UserError("`fp16` needs a GPU: the CPU would silently train in float32. Use `bf16`, or neither.")
         if self.train_batch_size * self.world_size == 1:
@@ -109,12 +88,6 @@ class RepairConfig(Hyperparameters, TrainingArguments):
                 "A batch of one pair has no negatives, even with `gradient_accumulation_steps`. Raise "
                 "`per_device_train_batch_size`; `chunk_size` saves memory and keeps the negatives."
             )
-
-    def _take_one_gpu(self) -> None:
-        """Use one GPU per process: transformers would split each batch over all GPUs that the process sees."""
-        if self.n_gpu > 1:
-            logger.warning("%d GPUs are visible, and training uses one; `accelerate launch` uses all.", self.n_gpu)
-            self._n_gpu = 1  # no public setter; transformers' Trainer assigns it too, for model parallelism
 
     def prepared(self, *, has_validation: bool) -> RepairConfig:
         """Return a copy for a trainer. With pairs to evaluate on, it keeps the best model unless it saves checkpoints.
@@ -132,8 +105,6 @@ class RepairConfig(Hyperparameters, TrainingArguments):
             if made.eval_strategy == "no":
                 made.eval_strategy = IntervalStrategy.EPOCH
             made.save_strategy, made.load_best_model_at_end, made.save_total_limit = SaveStrategy.BEST, True, 1
-            made.metric_for_best_model = made.metric_for_best_model or BEST_BY
-            made.greater_is_better = made.greater_is_better is not False
         return made
 
     @property
@@ -144,5 +115,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):
     def recorded(self) -> dict[str, Any]:
         """Return what identifies a run: the arguments that may change its result, and what the launcher decides."""
         neutral = neutral_names(RepairConfig)
+        if self.eval_strategy == "no":
+            neutral |= {"metric_for_best_model", "greater_is_better"}
         arguments = {name: value for name, value in self.to_dict().items() if name not in neutral}  # type: ignore[no-untyped-call]
         return arguments | {"processes": self.world_size, "mixed_precision": self.mixed_precision}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -62,20 +61,14 @@ def train(
     given = copy(config) if config is not None else RepairConfig()
     if output is not None:
         given.output_dir = str(output)
-    names = fields_of(TrainOptions)
-    declared = {name: options.pop(name) for name in names if name in options}
-    named = None if records is None or isinstance(records, Dataset) else _listed(records)
+    declared = {name: options.pop(name) for name in fields_of(TrainOptions) if name in options}
+    places = [records] if isinstance(records, str | Path) else records
+    named = None if places is None or isinstance(places, Dataset) else [*map(str, places)]
     declared |= {"model": str(model) if isinstance(model, str | Path) else "", "records": named}
     (wanted,) = fill([TrainOptions], declared, "train")
-    trainer = open_trainer(
-        wanted, pairs, given, model=model, records=None if named else records, validation=validation, **options
-    )
-    finished = trainer.stage.summary if wanted.model else None  # a model in memory is trained in place
-    return finished or trained(trainer, checkpoint)
-
-
-def trained(trainer: RepairTrainer, checkpoint: str | bool | None = None) -> dict[str, Any]:
-    """Train, and return the summary."""
+    trainer = open_trainer(wanted, pairs, given, model=model, records=records, validation=validation, **options)
+    if wanted.model and (finished := trainer.stage.summary):  # a model in memory is trained in place
+        return finished
     trainer.train(checkpoint)
     return trainer.summary
 
@@ -121,14 +114,8 @@ def open_trainer(
         images = encoder.embed_images(pairs.images["image"])
         more["truth"], _ = truth_of(pairs, images, options.near_duplicates)
     trainer = RepairTrainer(encoder, config, pairs, validation, records=records, **more)
-    if options.model:
-        one = options.records[0] if options.records and len(options.records) == 1 else options.records
-        trainer.options |= asdict(options) | {"records": one}
+    one = options.records[0] if options.records and len(options.records) == 1 else options.records
+    trainer.options |= {name: value for name, value in (("model", options.model), ("records", one)) if value}
     trainer.declared, trainer.made_by = [options], options.records or ()
     trainer.stage.check()
     return trainer
-
-
-def _listed(records: Any) -> list[str]:
-    places = [records] if isinstance(records, str | Path) else records
-    return [str(place) for place in places]

@@ -5,17 +5,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from repair_hf.runtime.options import TruthOptions, need, opt
+from repair_hf.runtime.options import SEEDS, Bounded, Declaration, TruthOptions, need, opt
 
 Fill = Literal["edits", "paper"]
 Loss = Literal["batch", "grid", "both", "none"]
+Metric = Literal["t2i_MRR", "i2t_MRR", "t2i_R@1", "i2t_R@1", "t2i_R@5", "i2t_R@5", "t2i_R@10", "i2t_R@10"]
+
+
+def fixed(default: Any = None) -> Any:
+    """Keep an argument of transformers at its default: another value would have no effect here, or a wrong one."""
+    return field(default=default, init=False, metadata={"help": Declaration.of("", True, False, {})})
 
 
 @dataclass
-class Hyperparameters:
+class Hyperparameters(Bounded):
     """How to train. `RepairConfig` joins these with `TrainingArguments`."""
 
     _argument_group_name = "training"
@@ -31,7 +37,9 @@ class Hyperparameters:
     paper: bool = opt(
         False, "The paper's choices, where you name no other: --fill paper and --loss grid.", neutral=True, main=True
     )
-    grid_weight: float = opt(0.5, "Weight of the grid loss (the paper's lambda); for `--loss grid` and `both`.")
+    grid_weight: float = opt(
+        0.5, "Weight of the grid loss (the paper's lambda); for `--loss grid` and `both`.", least=0
+    )
     global_loss: Literal["softmax", "sigmoid"] | None = opt(
         None, "Loss over the batch; by default sigmoid for a model with a `logit_bias`, such as SigLIP, else softmax."
     )
@@ -41,7 +49,7 @@ class Hyperparameters:
         main=True,
     )
     lora_rank: int | None = opt(
-        None, "Train LoRA adapters of this rank instead of all weights; needs peft.", main=True
+        None, "Train LoRA adapters of this rank instead of all weights; needs peft.", main=True, least=1
     )
     lora_towers: Literal["both", "image", "text"] = opt("both", "Towers that get LoRA adapters.")
     chunk_size: int | None = opt(
@@ -49,6 +57,7 @@ class Hyperparameters:
         "Encode at most this many items at once: less memory, a third more time, the same gradients.",
         neutral=True,
         main=True,
+        least=1,
     )
     cache_images: bool = opt(True, "Keep resized images in a memory-mapped file.", neutral=True)
 
@@ -57,7 +66,7 @@ class Hyperparameters:
     warmup_steps: float = opt(0.1, "Warm-up steps; below 1, a fraction of all steps.")
     lr_scheduler_type: str = opt("cosine", "Learning rate schedule.")
     num_train_epochs: float = opt(5.0, "Passes over the training captions.", main=True)
-    per_device_train_batch_size: int = opt(128, "Pairs per batch and process.", main=True)
+    per_device_train_batch_size: int = opt(128, "Pairs per batch and process.", main=True, least=1)
     per_device_eval_batch_size: int = opt(256, "Images or captions to encode at once in evaluation.")
     bf16: bool = opt(False, "Mixed precision with bfloat16; the weights stay float32.", main=True)
     eval_strategy: str = opt(
@@ -92,13 +101,6 @@ class Hyperparameters:
         "Repository for --push-to-hub, such as me/clip-repair. Default: the output folder's name.",
         neutral=True,
     )
-    hub_strategy: str = opt("end", "Must be `end`: the final model is pushed in one commit.", neutral=True)
-    hub_private_repo: bool | None = opt(None, "Make the repository of --push-to-hub private.", neutral=True)
-    hub_token: str | None = opt(
-        None, "Must be left out: the token is that of `hf auth login` or HF_TOKEN.", neutral=True
-    )
-    hub_always_push: bool = opt(False, "Without effect: the final model is pushed in one commit.", neutral=True)
-    hub_revision: str | None = opt(None, "Must be left out: the final model is pushed to `main`.", neutral=True)
     output_dir: str | None = opt(None, "The same as --output; leave it out.", neutral=True)
     run_name: str | None = opt(None, "Name of the run in trackers. Default: chosen by the tracker.", neutral=True)
     local_rank: int = opt(-1, "Place of this process on its machine, which launchers set.", neutral=True)
@@ -106,8 +108,8 @@ class Hyperparameters:
         None, "Log lines in place of a progress bar. Default: outside a terminal.", neutral=True
     )
     save_total_limit: int | None = opt(None, "Most checkpoints to keep. Default: all.", neutral=True)
-    ddp_find_unused_parameters: bool | None = opt(
-        None, "Argument of DDP; every trained parameter gets a gradient.", neutral=True
+    ddp_find_unused_parameters: bool = opt(
+        False, "Argument of DDP; every trained parameter gets a gradient.", neutral=True
     )
     dataloader_num_workers: int = opt(0, "Processes that load batches; 0 loads them in the main one.", neutral=True)
     dataloader_prefetch_factor: int | None = opt(
@@ -115,6 +117,32 @@ class Hyperparameters:
     )
     dataloader_persistent_workers: bool = opt(False, "Keep loading processes from epoch to epoch.", neutral=True)
     dataloader_pin_memory: bool = opt(True, "Pin memory for faster copies to a GPU.", neutral=True)
+    seed: int = opt(42, "Seed of all random draws.", least=0, most=SEEDS - 1)
+    data_seed: int | None = opt(
+        None, "Seed of the batches and of the pairs in them. Default: that of --seed.", least=0, most=SEEDS - 1
+    )
+    metric_for_best_model: Metric = opt("t2i_MRR", "Measure of the best model, on --validation-split.")
+
+    # inputs, loss, batches and evaluation are our own
+    label_smoothing_factor: float = fixed(0.0)
+    neftune_noise_alpha: float | None = fixed()
+    train_sampling_strategy: str = fixed("random")
+    accelerator_config: Any = fixed()
+    auto_find_batch_size: bool = fixed(False)
+    bf16_full_eval: bool = fixed(False)
+    fp16_full_eval: bool = fixed(False)
+    # the loss needs the whole model in every process; `chunk_size` saves memory
+    fsdp: Any = fixed()
+    fsdp_config: Any = fixed()
+    deepspeed: Any = fixed()
+    # a resumed run would not end where an uninterrupted one does
+    ignore_data_skip: bool = fixed(False)
+    save_only_model: bool = fixed(False)
+    # the model is pushed as one commit, with the token of `hf auth login` or HF_TOKEN
+    hub_strategy: str = fixed("end")
+    hub_always_push: bool = fixed(False)
+    hub_revision: str | None = fixed()
+    hub_token: str | None = fixed()
 
 
 @dataclass(kw_only=True)

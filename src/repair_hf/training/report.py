@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
+import resource
 import sys
 import time
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from transformers import DefaultFlowCallback, Trainer, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from repair_hf.training.batches import OneCaptionPerImage
 from repair_hf.training.fills import Anchors
-from repair_hf.training.sampling import OneCaptionPerImage
 
 logger = logging.getLogger(__name__)
 
@@ -28,50 +28,66 @@ def plan(trainer: Any, steps: int | None = None) -> dict[str, Any]:
     """Return what a training encodes, which its seed decides.
 
     Args:
-        trainer: Has `fill`, `sampler`, `objective`, `args` and `train_dataset`.
+        trainer: Has `fill`, `sampler`, `objective` and `args`.
         steps: Of the training; by default all that its configuration asks for.
     """
-    fill, sampler, args, pairs = trainer.fill, trainer.sampler, trainer.args, trainer.train_dataset
+    fill, sampler, args = trainer.fill, trainer.sampler, trainer.args
     if steps is None:
         steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * sampler.batches)
-    n_batches = steps * sampler.batch_size // args.train_batch_size
-    images, texts = _drawn(fill, sampler, steps)
-    new = np.unique(images[images >= len(pairs.images)]), np.unique(texts[texts >= len(pairs)])
+    seen, encoded = _Seen(fill), np.zeros(2)
+    for epoch in range(math.ceil(steps / sampler.batches)):
+        anchors = sampler.order(epoch)[: (steps - epoch * sampler.batches) * sampler.batch_size]
+        encoded += [count_distinct(rows, len(rows) // args.train_batch_size) for rows in seen.draw(epoch, anchors)]
     planned = {
         "objective": getattr(trainer.objective, "loss", type(trainer.objective).__name__),
         "steps": steps,
         "pairs_per_step": sampler.batch_size,
-        "images_per_step": count_distinct(images, n_batches) / steps,
-        "texts_per_step": count_distinct(texts, n_batches) / steps,
+        "images_per_step": encoded[0] / steps,
+        "texts_per_step": encoded[1] / steps,
         "fill": fill.report(),
         "edits_reachable": fill.edits_reachable(),
-        "samples_encoded": fill.samples(*new),
+        "samples_encoded": seen.samples(),
     }
-    return planned | _longer(fill, planned, steps / sampler.batches)
+    return planned | _longer(fill, sampler, planned, steps / sampler.batches)
 
 
-def _drawn(fill: Anchors, sampler: OneCaptionPerImage, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of images and of captions that some steps encode, (anchors, S) each."""
-    anchors = np.concatenate([sampler.order(epoch) for epoch in range(math.ceil(steps / sampler.batches))])
-    anchors = anchors[: steps * sampler.batch_size]
-    return fill.draw(np.arange(len(anchors)) // len(sampler), anchors)
+class _Seen:
+    """Which images and captions the epochs that were drawn so far encode."""
+
+    def __init__(self, fill: Anchors) -> None:
+        self.fill, self.firsts = fill, (len(fill.pairs.images), len(fill))
+        sizes = (first + len(table or ()) for first, table in zip(self.firsts, (fill.images, fill.texts), strict=True))
+        self.flags = [np.zeros(size + 1, bool) for size in sizes]  # the last flag is that of row -1, none
+
+    def draw(self, epoch: int, anchors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Draw the pairs of some anchors of an epoch: rows of images and of captions, (n, S) each."""
+        drawn = self.fill.draw(np.full(len(anchors), epoch), anchors)
+        for flags, rows in zip(self.flags, drawn, strict=True):
+            flags[rows] = True
+        return drawn
+
+    def samples(self) -> dict[str, int]:
+        """Count the synthetic samples by kind."""
+        new = [first + np.flatnonzero(flags[first:-1]) for first, flags in zip(self.firsts, self.flags, strict=True)]
+        return self.fill.samples(*new)
 
 
-def _longer(fill: Anchors, planned: dict[str, Any], epochs: float) -> dict[str, Any]:
+def _longer(fill: Anchors, sampler: OneCaptionPerImage, planned: dict[str, Any], epochs: float) -> dict[str, Any]:
     """Count the edits that a longer run would use, if the planned one leaves many out that can train."""
-    sizes = {way: planned["fill"][f"edits_{way}"] for way in planned["edits_reachable"]}
-    wanted = {way: NEARLY_ALL * sizes[way] * share for way, share in planned["edits_reachable"].items()}
-    if epochs >= EPOCHS[-1] or all(planned["samples_encoded"][way] >= count for way, count in wanted.items()):
+    reach = planned["edits_reachable"]
+    wanted = {way: NEARLY_ALL * planned["fill"][f"edits_{way}"] * share for way, share in reach.items()}
+
+    def is_enough(used: dict[str, int]) -> bool:
+        return all(used[way] >= count for way, count in wanted.items())
+
+    if epochs >= EPOCHS[-1] or is_enough(planned["samples_encoded"]):
         return {}
-    anchors, n_images, n_texts = np.arange(len(fill)), len(fill.pairs.images), len(fill)
-    has_image, has_text = np.zeros(n_images + sizes.get("t2i", 0), bool), np.zeros(n_texts + sizes.get("i2t", 0), bool)
-    for epoch in range(EPOCHS[-1]):
-        images, texts = fill.draw(np.full_like(anchors, epoch), anchors)
-        has_image[images[images >= 0]] = has_text[texts[texts >= 0]] = True
-        used = {"i2t": int(has_text[n_texts:].sum()), "t2i": int(has_image[n_images:].sum())}
-        if epoch + 1 in EPOCHS and epoch + 1 > epochs and all(used[way] >= count for way, count in wanted.items()):
+    seen = _Seen(fill)
+    for epoch in range(1, EPOCHS[-1] + 1):
+        seen.draw(epoch - 1, sampler.order(epoch - 1))
+        if epoch in EPOCHS and epoch > epochs and is_enough(seen.samples()):
             break
-    return {"longer_run": {"epochs": epoch + 1} | {way: used[way] for way in sizes}}
+    return {"longer_run": {"epochs": epoch} | {way: seen.samples()[way] for way in reach}}
 
 
 def count_distinct(rows: np.ndarray, n_batches: int) -> int:
@@ -80,28 +96,14 @@ def count_distinct(rows: np.ndarray, n_batches: int) -> int:
     return int((np.diff(batches, axis=1, prepend=-1) > 0).sum())
 
 
-def usage_in_words(planned: dict[str, Any]) -> str:
-    """Say how many edits a planned training uses; empty without edits."""
-    ways, longer = planned["edits_reachable"], planned.get("longer_run")
-    used = " and ".join(
-        f"{planned['samples_encoded'][way]:,} of {planned['fill'][f'edits_{way}']:,} {way.upper()} edits"
-        for way in ways
-    )
-    if not used or longer is None:
-        return used and f"{planned['steps']:,} steps use {used}"
-    counts = " and ".join(f"{longer[way]:,} {way.upper()}" for way in ways)
-    return f"{planned['steps']:,} steps use {used}; {longer['epochs']} epochs use {counts}"
-
-
 def warn_of_unused(planned: dict[str, Any]) -> None:
     """Warn of a training that leaves most edits of a direction out."""
-    sizes, reach = planned["fill"], planned["edits_reachable"]
+    reach, sizes = planned["edits_reachable"], planned["fill"]
     used = {way: planned["samples_encoded"][way] / sizes[f"edits_{way}"] for way in reach}
-    if reach and min(reach.values()) < ENOUGH:
-        shares = ", ".join(f"{share:.0%} {way.upper()}" for way, share in reach.items())
-        logger.warning("Only %s of the edits can train. `fill` edits uses all of them.", shares)
-    elif used and min(used.values()) < ENOUGH:
-        logger.warning("This training uses few edits: %s. Train for more epochs.", usage_in_words(planned))
+    if used and min(used.values()) < ENOUGH:
+        shares = " and ".join(f"{share:.0%} of the {way.upper()} edits" for way, share in used.items())
+        remedy = "Train for more epochs" if min(reach.values()) >= ENOUGH else "`fill` edits can use all of them"
+        logger.warning("This training uses %s. %s.", shares, remedy)
 
 
 class _Clock(TrainerCallback):
@@ -132,17 +134,10 @@ def measure_step(trainer: Any) -> dict[str, float]:
             trainer.remove_callback(callback)
     trainer.add_callback(clock)
     Trainer.train(trainer)
-    on_gpu = args.device.type == "cuda"
-    return {"seconds": clock.seconds, "memory": torch.cuda.max_memory_allocated() if on_gpu else _peak_memory()}
-
-
-def _peak_memory() -> int:
-    """Return the peak bytes of this process."""
-    if sys.platform == "win32":
-        return psutil.Process().memory_info().peak_wset
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    if args.device.type == "cuda":
+        return {"seconds": clock.seconds, "memory": torch.cuda.max_memory_allocated()}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB; on macOS in bytes
+    return {"seconds": clock.seconds, "memory": peak * (1 if sys.platform == "darwin" else 1024)}
 
 
 def summarize(trainer: Any, steps: int) -> dict[str, Any]:

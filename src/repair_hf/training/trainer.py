@@ -26,14 +26,14 @@ from repair_hf.pairs.truth import Truth
 from repair_hf.records.dataset import one_split
 from repair_hf.runtime.disk import check_room, naming_full_disk
 from repair_hf.runtime.options import UserError, expect, flags, neutral_names
+from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
+from repair_hf.training.batches import OneCaptionPerImage, collator_of
 from repair_hf.training.checkpoints import LoopCallback, find_checkpoint, space_needed
-from repair_hf.training.collation import collator_of
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, fill_of
 from repair_hf.training.report import plan, summarize, warn_of_unused
-from repair_hf.training.sampling import OneCaptionPerImage
 from repair_hf.training.step import Objective, PairObjective, check_model, check_parameters, encode, step_of
 
 IN_MEMORY = "a dataset in memory"
@@ -62,8 +62,8 @@ class RepairTrainer(Trainer):
         callbacks, optimizers: As in the Trainer.
 
     Attributes:
-        options: What identifies this run; the folder records it, and the card shows it.
-        declared: Dataclasses of further options, for the record of the command.
+        options: What identifies this run beside `declared`; the folder records both, and the card shows them.
+        declared: Dataclasses of options beside the configuration.
         made_by: Folders of the records; they were made from these pairs.
         summary: After `train`, what the function of this name returns.
 
@@ -154,7 +154,7 @@ class RepairTrainer(Trainer):
         if wanted is None or wanted is True:
             wanted = None if self._has_trained else self.args.resume_from_checkpoint
         is_main = self.is_world_process_zero()
-        checkpoint = find_checkpoint(wanted or None, folder, self.options, logs=is_main)
+        checkpoint = find_checkpoint(wanted or None, folder, self.stage.deciding, logs=is_main)
         self._has_trained, self._terms = True, {}
         if is_main:
             warn_of_unused(self.plan)
@@ -244,7 +244,7 @@ class RepairTrainer(Trainer):
         encoder = DualEncoder(self.base, preprocessor, device=args.device, batch_size=args.per_device_eval_batch_size)
         pixels = pixels_of(pairs.images, "image", preprocessor, cache_images=args.cache_images)
         vectors = encoder.embed_pairs(pairs, pixels=pixels)
-        found = evaluate_retrieval(*vectors, pairs.caption_image)
+        found = evaluate_retrieval(*vectors, pairs.caption_image, device=args.device, everyone=processes())
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)

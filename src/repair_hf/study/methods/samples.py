@@ -23,8 +23,7 @@ from datasets import Dataset, Features, Value, concatenate_datasets
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.truth import Truth
 from repair_hf.records.index import Groups
-from repair_hf.training.fills import Anchors
-from repair_hf.training.sampling import uniforms
+from repair_hf.training.fills import Anchors, uniforms
 
 Part = Literal["rewrite", "variant", "negative", "drawn"]
 PARTS: tuple[Part, ...] = ("rewrite", "variant", "negative", "drawn")

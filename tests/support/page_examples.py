@@ -4,7 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-import pyarrow as pa
 from datasets import Dataset
 from PIL import Image
 
@@ -12,7 +11,6 @@ from repair_hf.analysis.live import LiveView
 from repair_hf.analysis.pages import gallery
 from repair_hf.analysis.record_sample import RecordSample, sample_records
 from repair_hf.cli.main import main
-from repair_hf.evaluation.ranks import save_ranks
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
@@ -23,7 +21,7 @@ ODD = ["日本語のキャプション：公園で犬と遊ぶ二人の子供" *
 # Texts whose contrast with what lies behind them is below 4.5, by the formula of WCAG 2.
 FAINT = """() => {
   const parts = text => text.match(/[\\d.]+/g).map(Number);
-  const light = colour => colour.map(value => value / 255)
+  const light = color => color.map(value => value / 255)
     .map(value => value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4)
     .reduce((sum, value, place) => sum + value * [0.2126, 0.7152, 0.0722][place], 0);
   const behind = node => {
@@ -49,19 +47,20 @@ FAINT = """() => {
 def write_pages(folder: Path, records_folder: Path, pairs: Pairs, records: Dataset) -> dict[str, Path]:
     """Write all static pages; return their paths by name."""
     run, empty = shutil.copytree(records_folder, folder / "run"), folder / "empty"
-    for model, ranks in {"base": [2, 2, 1, 3], "repair-0": [1, 1, 2, 3]}.items():
-        (run / "evaluate" / model).mkdir(parents=True)
-        save_ranks(rank_table(model, ranks), run / "evaluate" / model)
-        shares = dict.fromkeys(("i2t_R@1", "t2i_R@1", "near_misses_t2i_truth"), 0.5)
-        metrics = {"model": model, "pairs_fingerprint": "a", "intervals": dict.fromkeys(shares, [0.25, 0.75])} | shares
-        (run / "evaluate" / model / "metrics.json").write_text(json.dumps(metrics))
+    shares = dict.fromkeys(("i2t_R@1", "t2i_R@1", "near_misses_t2i_truth", "near_misses_i2t_truth"), 0.5)
+    metrics = dict.fromkeys(("base", "plain", LONG), shares | {"intervals": dict.fromkeys(shares, [0.25, 0.75])})
+    gain = dict.fromkeys(shares, {"difference": 0.5, "low": 0.25, "high": 0.75})
+    repair = {"model": LONG, "reference": "plain", "differences": gain, "queries": {"t2i": {"repaired": 1}}}
+    (run / "evaluate").mkdir()
+    (run / "evaluate" / "metrics.json").write_text(json.dumps(metrics))
+    (run / "evaluate" / "differences.json").write_text(json.dumps({"repair": [repair]}))
     no_rows = (Dataset.from_dict(dict.fromkeys(kind, []), features=kind) for kind in (FEATURES, DROPPED_FEATURES))
     save_records(empty, *no_rows)
     for place in (run, empty):
         assert main(["analyze", str(place)]) == 0
     rows = [odd(row, text) for row, text in zip(sample_records(records, n=6).rows, 2 * ODD, strict=True)]
     mined = [row | {"margin": 0.125} for row in rows]
-    questions = [["question", "direction", "failures", "of", "share"], ["Are both right?", "t2i", "1", "2", "0.500"]]
+    questions = ["question", "direction", "failures", "of", "share"], [["Are both right?", "t2i", "1", "2", "0.500"]]
     (folder / "show.html").write_text(gallery(RecordSample(rows, {"t2i": 3, "i2t": 3})))
     (folder / "mined.html").write_text(gallery(RecordSample(mined, {"t2i": 3, "i2t": 3}), questions))
     live = LiveView(folder, RecordBuilder(pairs, SourceImages(pairs.images)), total=9, spent=lambda: None)
@@ -74,14 +73,6 @@ def write_pages(folder: Path, records_folder: Path, pairs: Pairs, records: Datas
     live.write(is_done=True)
     reports = {f"report-{place.name}": place / "report" / "report.html" for place in (run, empty)}
     return reports | {name: folder / f"{name}.html" for name in ("show", "mined", "live", "live-empty")}
-
-
-def rank_table(model: str, ranks: list[int]) -> pa.Table:
-    ids, count = [f"q{number}" for number in range(len(ranks))], len(ranks)
-    table = {"model": [model] * count, "direction": ["i2t", "i2t", "t2i", "t2i"], "q_id": ids, "gt_id": ids}
-    return pa.table(table | {"gt_score": [0.5] * count, "gt_rank": ranks, "fp_id": ids, "fp_score": [0.4] * count} | {
-        "top1_id": ids
-    })  # fmt: skip
 
 
 def odd(row: dict, text: str) -> dict:

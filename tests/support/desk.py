@@ -21,7 +21,7 @@ from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 INSTALLS = re.compile(r"git clone|python3? -m (venv|build)|(\.venv/bin/)?pip install|(\.venv/bin/)?pre-commit")
 SMALLER = {
     "demo": "--size tiny",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def pinned(file: str) -> dict[str, str]:
