@@ -58,6 +58,29 @@ def differences(rows: Sequence[Row], others: Sequence[Row], base: Row) -> dict[s
     return found
 
 
+def mean_gain(
+    rows: Sequence[Row], others: Sequence[Row], base: Row, metrics: Sequence[str]
+) -> tuple[float, np.ndarray]:
+    """Return the mean of some metrics' gains, and how far each image moves it, (N,); seeds are averaged.
+
+    Such pairs can be subtracted from one another; `of_images` gives their interval.
+    """
+    means, moved = [], []
+    for name in metrics:
+        if (image := images_of(name, base)) is not None:
+            each = [
+                query_values(name, row) - query_values(name, other) for row, other in zip(rows, others, strict=True)
+            ]
+            means.append(float(np.mean(each)))
+            moved.append(influence(np.mean(each, axis=0), image, len(base.ranks["i2t"])))
+    return statistics.fmean(means), np.mean(moved, axis=0)
+
+
+def of_images(mean: float, of_image: np.ndarray) -> Difference:
+    """Return a difference whose interval covers other images alone."""
+    return _interval([mean], of_image)
+
+
 def influence(values: np.ndarray, image: np.ndarray, n_images: int) -> np.ndarray:
     """Return how far each image moves the mean of some queries' values: (Q,), (Q,) to (N,); they sum to 0."""
     return np.bincount(image, weights=values - values.mean(), minlength=n_images) / len(values)

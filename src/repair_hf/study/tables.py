@@ -18,7 +18,7 @@ from repair_hf.analysis.report import Finding
 from repair_hf.analysis.tables import NONE, label, markdown
 from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.runtime.run_folder import write_atomically
-from repair_hf.study.differences import BOTH, NEAR, RETRIEVAL, Difference, differences
+from repair_hf.study.differences import BOTH, NEAR, RETRIEVAL, Difference, differences, mean_gain, of_images
 from repair_hf.study.plan import SCORED, Arm, Plan
 from repair_hf.study.results import MEASURES, Row
 from repair_hf.study.setting import Setting
@@ -53,6 +53,7 @@ def tables_of(plan: Plan) -> list[Finding]:
         retrieval(scored, plan.setting.options.paper),
         near_misses(scored),
         gains(names, compared),
+        default(names, bases),
         cost(names),
         tuning(plan),
     ]
@@ -173,7 +174,7 @@ def gains(names: Mapping[str, Arm], compared: Mapping[str, Mapping[str, Mapping[
         return None
     measured = [name for name in (*SCORED, BOTH) if any(name in each["steps"] for each in compared.values())]
     rows = {
-        name: [*(str(each["steps"][metric]) for metric in measured), f"{names[name].ratio:g}x"]
+        name: [*(str(each["steps"].get(metric, NONE)) for metric in measured), f"{names[name].ratio:g}x"]
         for name, each in compared.items()
     }
     data = pd.DataFrame(
@@ -190,6 +191,32 @@ def gains(names: Mapping[str, Arm], compared: Mapping[str, Mapping[str, Mapping[
     )
     heads = ["method", *map(_head, measured), "steps for equal compute"]
     return Finding("gains", "Against plain training of equal steps", note, _frame(heads, rows), data=data)
+
+
+def default(names: Mapping[str, Arm], bases: Mapping[str, Row]) -> Finding | None:
+    """Apply the rule of docs/study.md for the default of `train`: which fill, loss and grid weight of `repair`."""
+    arms = {name: arm for name, arm in names.items() if arm.method == "repair"}
+    if len({arm.settings for arm in arms.values()}) < 2 or len({arm.data for arm in arms.values()}) > 1:
+        return None
+    base = bases[next(iter(arms.values())).data]
+    scores = {name: mean_gain(arm.rows, arm.same_compute, base, SCORED) for name, arm in arms.items()}
+    r1 = {name: of_images(*mean_gain(arm.rows, arm.same_compute, base, R1)) for name, arm in arms.items()}
+    allowed = [name for name in arms if r1[name].high >= 0] or list(arms)
+    best = max(allowed, key=lambda name: scores[name][0])
+    rows = {}
+    for name in sorted(arms, key=lambda name: -scores[name][0]):
+        (mean, moved), (top, top_moved) = scores[name], scores[best]
+        behind = of_images(mean - top, moved - top_moved)
+        verdict = "best" if name == best else "left out" if name not in allowed else "behind"
+        verdict = "tied" if verdict == "behind" and behind.high >= 0 else verdict
+        rows[name] = [str(of_images(mean, moved)), str(behind) if name != best else NONE, str(r1[name]), verdict]
+    note = (
+        "Score: mean gain over plain training of equal compute, in R@1 and near misses, both directions. Intervals "
+        "cover other images alone, with seeds averaged. Left out: R@1 is behind plain training. Tied: the score's "
+        "distance from the best has an interval that includes 0."
+    )
+    heads = ["repair", "score", "from the best", "gain in R@1", "verdict"]
+    return Finding("default", "Which default", note, _frame(heads, rows))
 
 
 def cost(names: Mapping[str, Arm]) -> Finding:
