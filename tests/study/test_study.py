@@ -16,8 +16,10 @@ from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.evaluation.evaluate import evaluate
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import load_records
+from repair_hf.runtime.options import UserError
 from repair_hf.study.cells import fill_for, share_of_records
 from repair_hf.study.products import Products, has_edit
+from repair_hf.study.run import run_study
 from repair_hf.training.config import RepairConfig
 from tests.study.made_rows import setting
 
@@ -37,6 +39,17 @@ def tiny(tmp_path_factory) -> tuple[Path, list[str], dict[Path, int]]:
 
 def rows_of(file: Path) -> pd.DataFrame:
     return pq.read_table(file).to_pandas().set_index("method")
+
+
+def test_python_gives_the_tables_of_the_command_and_trains_nothing_again(tiny):
+    folder, _, before = tiny
+    tables = {each.name: each.table for each in run_study(output=folder, size="tiny", seeds=1, methods=METHODS)}
+    assert tables["retrieval"]["method"].tolist() == pd.read_csv(folder / "retrieval.csv")["method"].tolist()
+    assert {p: t for p, t in stamps(folder).items() if p.suffix == ".parquet"} == {
+        p: t for p, t in before.items() if p.suffix == ".parquet"
+    }
+    with pytest.raises(UserError, match="`methods` has 'lacilp', which is unknown. Did you mean `laclip`"):
+        run_study(output=folder, size="tiny", methods=["lacilp"])
 
 
 def test_a_study_has_a_row_of_each_training_and_tables(tiny):
