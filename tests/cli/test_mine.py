@@ -194,3 +194,15 @@ def test_an_index_says_what_share_it_found(flags, tmp_path, capsys):
     assert main([*flags[:-1], str(tmp_path / "exact")]) == 0
     assert "recall" not in json.loads((tmp_path / "exact" / "summary.json").read_text())
     assert [row["fp"] for row in rows(tmp_path / "out")] == [row["fp"] for row in rows(tmp_path / "exact")]
+
+
+def test_a_second_stage_on_the_same_data_embeds_nothing(pairs_folder, clip_folder, tmp_path, monkeypatch):
+    """Whatever its folder: vectors have one cache, named by weights, processor and items."""
+    words = ["--pairs", str(pairs_folder), "--split", "all", "--model", str(clip_folder)]
+    assert main(["mine", *words, "--output", str(tmp_path / "mined")]) == 0
+    embedded, plain = [], (DualEncoder._embed_images, DualEncoder._embed_texts)
+    monkeypatch.setattr(DualEncoder, "_embed_images", lambda *data: embedded.append(data[1]) or plain[0](*data))
+    monkeypatch.setattr(DualEncoder, "_embed_texts", lambda *data: embedded.extend(data[1]) or plain[1](*data))
+    assert main(["mine", *words, "--d-i2t", "2", "--output", str(tmp_path / "again")]) == 0
+    assert main(["evaluate", *words, "--output", str(tmp_path / "evaluated")]) == 0
+    assert set(embedded) == {"a"}  # whose vector tells the length

@@ -1,6 +1,7 @@
 """Mining by several launched processes, and mining of memory-mapped vectors."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 from repair_hf.cli.main import main
 from repair_hf.runtime.processes import processes
 from repair_hf.pairs.truth import Truth
+from repair_hf.mining import ranking
 from repair_hf.mining.ranking import rank_both_ways
 
 folder, *words = sys.argv[1:]
@@ -35,6 +37,10 @@ for name, block in (("many", 96), ("one", 2048)):
     np.savez(f"{folder}/{name}-{processes().index}.npz", **fields)
 assert main(words) == 0
 assert main([*words, "--search", "ivf"]) == 2
+ranking.PANEL, screened, screen = (8, 8), [], ranking.screen  # three panels of 24 captions
+ranking.screen = lambda matrix, panels, *data, **how: screened.extend(panels) or screen(matrix, panels, *data, **how)
+assert main(["evaluate", *words[1:-1], f"{folder}/evaluated-two"]) == 0
+print("panels", len(screened), flush=True)
 print("processes", processes().count, flush=True)
 """
 MAPPED = """
@@ -67,7 +73,7 @@ print(peak - before)
 
 
 @pytest.mark.slow
-def test_two_processes_find_what_one_finds(pairs_folder, clip_folder, tmp_path):
+def test_two_processes_mine_and_evaluate_as_one(pairs_folder, clip_folder, tmp_path):
     """Also where one of them has nothing to do: a single panel is not shared."""
     images, texts, own = planted(np.random.default_rng(5), 1.0)
     np.savez(tmp_path / "data.npz", images=images, texts=texts, own=own)
@@ -89,7 +95,12 @@ def test_two_processes_find_what_one_finds(pairs_folder, clip_folder, tmp_path):
     assert main([*command.split(), str(tmp_path / "one")]) == 0
     one, two = (pq.read_table(tmp_path / name / "failures.parquet") for name in ("one", "two"))
     assert two.equals(one)
-    assert done.stdout.count("-> ") == 1, "the table is printed once"
+    assert done.stdout.count("-> ") == 2, "each table is printed once"
+    assert sorted(re.findall(r"panels (\d)", done.stdout)) == ["1", "2"]
+    evaluation = ["evaluate", *command.split()[1:], str(tmp_path / "evaluated-one")]
+    assert main(evaluation) == 0
+    ranks = [pq.read_table(tmp_path / f"evaluated-{name}" / "ranks.parquet") for name in ("one", "two")]
+    assert ranks[0].equals(ranks[1])
     assert "`search` ivf runs in one process, got 2" in done.stderr
 
 

@@ -6,9 +6,10 @@ import statistics
 import numpy as np
 import pytest
 
+from repair_hf.study.differences import BOTH, T, Z, differences, images_of, query_values
 from repair_hf.study.plan import SCORED
 from repair_hf.study.results import BASE, Cell, Settings
-from repair_hf.study.tables import BOTH, T, Z, differences, images_of, labels, query_values, tables_of
+from repair_hf.study.tables import labels, tables_of
 from tests.study.made_rows import CAPTIONS, IMAGES, Found, plan, row
 
 BASE_ROW = row(Cell("tiny", BASE, "test"), 0.25)
@@ -112,3 +113,24 @@ def test_a_share_of_the_data_costs_its_share():
     found = {each.name: each for each in tables_of(plan(["laclip"], known, seeds=1, budgets=["samples=4"]))}
     cost = found["cost"].table.set_index("method").loc["laclip"]
     assert cost[["samples", "LLM calls", "images", "dollars"]].tolist() == ["4", "20", "2", "0.25"]
+
+
+def test_the_rule_leaves_out_what_costs_r1_and_ties_what_cannot_be_told_apart():
+    """`grid` is best on near misses and behind plain training in R@1 for certain; two others differ by a query."""
+    near = {"batch": (6, 6, 1), "grid": (8, 8, 3), "both": (7, 6, 1)}  # right cases of I2T and T2I, and all ranks
+
+    def find(cell: Cell):
+        *counts, rank = near.get(cell.settings.loss, (3, 3, 1))
+        bits = [[1] * count + [0] * (8 - count) for count in counts]
+        ranks = {"i2t_ranks": [rank] * IMAGES, "t2i_ranks": [rank] * CAPTIONS}
+        return row(cell, **ranks, near_i2t=bits[0], near_t2i=bits[1])
+
+    one = plan(["repair"], find, losses=list(near), seeds=2)
+    (found,) = [each.table for each in tables_of(one) if each.name == "default"]
+    verdicts = dict(zip(found["repair"], found["verdict"], strict=True))
+    assert verdicts == {
+        "repair, both, weight 1": "best",
+        "repair, batch": "tied",
+        "repair, grid, weight 1": "left out",
+    }
+    assert found["repair"].iloc[0] == "repair, both, weight 1" and found["score"].iloc[0].startswith("+21.9 [")

@@ -67,6 +67,7 @@ class DualEncoder(Embedder):
         cls,
         id_or_folder: str | Path,
         *,
+        processor: ProcessorMixin | Preprocessor | None = None,
         device: str | torch.device | None = None,
         batch_size: int = 256,
         precision: str = "fp32",
@@ -78,6 +79,7 @@ class DualEncoder(Embedder):
 
         Args:
             id_or_folder: A model, or an adapter of peft, which is merged into its base.
+            processor: Its processor; by default the one beside the weights.
             device: Where to run, as for the class.
             batch_size: Images or captions encoded at once.
             precision: Precision of the matrix products.
@@ -91,8 +93,8 @@ class DualEncoder(Embedder):
         """
         expect(id_or_folder, (str, Path), "id_or_folder", "a Hub id or a folder; a model goes to `DualEncoder(...)`")
         model = load_model(id_or_folder, revision=revision, dtype=dtype, attn_implementation=attn_implementation)
-        preprocessor = Preprocessor.from_pretrained(id_or_folder, revision)
-        return cls(model, preprocessor, device=device, batch_size=batch_size, precision=precision)
+        processor = processor or Preprocessor.from_pretrained(id_or_folder, revision)
+        return cls(model, processor, device=device, batch_size=batch_size, precision=precision)
 
     @property
     def digest(self) -> str:

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from repair_hf.encoder.dual_encoder import A_MODEL, DualEncoder
 from repair_hf.encoder.embedder import Embedder
-from repair_hf.encoder.loading import MODULES, has_file
+from repair_hf.encoder.models import MODULES, has_file
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.encoder.sentence_encoder import SentenceEncoder, is_sentence_transformer
 from repair_hf.encoder.shipped import locate
@@ -61,26 +61,13 @@ def open_retriever(
     return model if isinstance(model, Embedder) else open_encoder(model, processor, **how)
 
 
-def open_encoder(
-    model: Retriever,
-    processor: ProcessorMixin | Preprocessor | None = None,
-    *,
-    device: str | torch.device | None = None,
-    batch_size: int = 256,
-    precision: str = "fp32",
-    revision: str | None = None,
-    attn_implementation: str | None = None,
-) -> DualEncoder:
+def open_encoder(model: Retriever, processor: ProcessorMixin | Preprocessor | None = None, **how: Any) -> DualEncoder:
     """Open a dual encoder. A loaded model becomes float32 in place; an open `DualEncoder` is returned as it is.
 
     Args:
         model: Hub id, folder, model or encoder.
         processor: Its processor; by default the one that lies where the model was loaded from.
-        device: Where to run; by default this process's accelerator, or the CPU.
-        batch_size: Images or captions encoded at once.
-        precision: `fp32`, `bf16` or `fp16`, see `DualEncoder`.
-        revision: Branch, tag or commit on the Hub.
-        attn_implementation: Attention of transformers, such as `eager` or `sdpa`.
+        how: `device`, `batch_size`, `precision`; of an id or folder also `revision` and `attn_implementation`.
 
     Raises:
         UserError: If the model is of another type or cannot be loaded, or a processor is needed and not given.
@@ -88,15 +75,10 @@ def open_encoder(
     if isinstance(model, DualEncoder):
         return model
     expect(model, (str, Path, PreTrainedModel), "model", f"{A_MODEL}, a Hub id or a folder")
-    how: Any = {"device": device, "batch_size": batch_size, "precision": precision}
-    if isinstance(model, PreTrainedModel):
-        name = str(model.name_or_path)
-        if processor is None and not name:
-            raise UserError(
-                "The model was not loaded from a folder or the Hub, so `processor` is needed. Give it too."
-            )
-        model.float()  # transformers loads in the precision of the file
-        return DualEncoder(model, processor or Preprocessor.from_pretrained(name), **how)
-    which: Any = {"revision": revision, "attn_implementation": attn_implementation}
-    encoder = DualEncoder.from_pretrained(model, **which, **how)  # type: ignore[arg-type]
-    return encoder if processor is None else DualEncoder(encoder.model, processor, **how)
+    if isinstance(model, str | Path):
+        return DualEncoder.from_pretrained(model, processor=processor, **how)
+    name = str(model.name_or_path)  # type: ignore[union-attr]
+    if processor is None and not name:
+        raise UserError("The model was not loaded from a folder or the Hub, so `processor` is needed. Give it too.")
+    model.float()  # type: ignore[union-attr]  # transformers loads in the precision of the file
+    return DualEncoder(model, processor or Preprocessor.from_pretrained(name), **how)  # type: ignore[arg-type]

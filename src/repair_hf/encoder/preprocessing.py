@@ -22,8 +22,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, PreTrainedConfig, ProcessorMixin
 
-from repair_hf.encoder.loading import check_tokenizer, explained
-from repair_hf.encoder.models import homes
+from repair_hf.encoder.models import check_tokenizer, explained, homes
 from repair_hf.pairs.images import UNDECODABLE, in_8_bits
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest

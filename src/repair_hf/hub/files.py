@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.encoder.loading import has_file
-from repair_hf.encoder.models import ADAPTER, base_of
+from repair_hf.encoder.models import ADAPTER, base_of, has_file
 from repair_hf.encoder.open_clip import CONFIG_FILE, WEIGHTS_FILE, write_open_clip
 from repair_hf.encoder.shipped import RETRIEVERS
 from repair_hf.hub.record_card import dataset_card

@@ -100,20 +100,8 @@ def find_false_positives(
 ) -> tuple[Dataset, dict[str, float]]:
     """Find false positives as `mine_false_positives` does, of some queries or with an index that may miss some.
 
-    With an index, scores are exact and ranks are lower bounds: candidates that it missed are not counted, and
-    `gt_rank` is at most `k_mine` + 1.
-
-    Args:
-        images: Unit vectors, (N, D) float32.
-        texts: Unit vectors, (M, D) float32.
-        positives: Which captions answer which images.
-        k_mine: Size of each query's pool of false positives.
-        d_i2t: False positives kept for each image.
-        d_t2i: False positives kept for each caption.
-        queries: The queries of each direction, ascending rows; by default all.
-        index: The index.
-        device: Where blocks of scores are screened.
-        everyone: The processes that share the work.
+    `queries` are the rows of each direction that are ranked, ascending; None ranks all. With an index, scores are
+    exact and ranks are lower bounds: candidates that it missed are not counted, and `gt_rank` is at most `k_mine` + 1.
 
     Returns:
         The rows; and with an index the recall by direction: the share of the true false positives that were found,

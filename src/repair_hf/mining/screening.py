@@ -188,8 +188,10 @@ class _Panel:
         """Count the pairs of a block that are certainly ahead; return those that may matter, with places in `rows`."""
         sides = ((self.row, rows), (self.column, np.arange(scores.shape[1])))
         of_row, of_column = (np.minimum(side.low[query], side.top[query]) for side, query in sides)
-        mask = scores >= of_row[:, None]
-        mask |= scores >= of_column
+        mask = scores >= np.minimum(of_column, of_row.min())  # one comparison for both, unless that lets many pass
+        if np.count_nonzero(mask) > FEW * mask.size:
+            np.greater_equal(scores, of_row[:, None], out=mask)
+            mask |= scores >= of_column
         is_sparse = np.count_nonzero(mask) <= FEW * mask.size
         if not is_sparse:  # count whole rows and columns
             of_row, of_column = (side.top[query] for side, query in sides)

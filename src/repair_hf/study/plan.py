@@ -73,17 +73,23 @@ class Plan:
             self.base(data)
             for name in self.wanted:
                 method = self.setting.methods[name]
-                if (data.name, name) not in self.left_out and not self.setting.lacks(method, data):
-                    found += [
-                        arm
-                        for settings in self._all_settings(data, method)
-                        if (arm := self._arm(data, method, settings))
-                    ]
+                if not self._is_left_out(data, method) and not self.setting.lacks(method, data):
+                    arms = [self._arm(data, method, settings) for settings in self._all_settings(data, method)]
+                    found += [arm for arm in arms if arm is not None]
         return found
 
     def base(self, data: StudyData) -> Row | None:
         rows = self._need([Cell(data.name, BASE, self.options.test_split)])
         return rows and rows[0]
+
+    def _is_left_out(self, data: StudyData, method: Method) -> bool:
+        """Return whether a method, or the one whose settings it would take, has no data."""
+        needed = (method.name, method.tuned_as) if self.options.tune else (method.name,)
+        for name in needed:
+            if reason := self.left_out.get((data.name, name)):
+                self.left_out.setdefault((data.name, method.name), reason)
+                return True
+        return False
 
     def _arm(self, data: StudyData, method: Method, settings: Settings) -> Arm | None:
         rows = self._seeds(data, method, settings)

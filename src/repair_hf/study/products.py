@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,9 @@ class Products:
             filelock.Timeout: If another process makes it, unless this one `waits`.
         """
         if isinstance(method, RepairVariant):
-            name, make = method.product, lambda: self._records(method, data)
-            return {"records": self._once(name, data, make, waits)}
+            return {"records": self._once(method.product, data, partial(self._records, method, data), waits)}
         return {
-            part: self._once(maker.name, data, lambda maker=maker: self._samples(maker, data), waits)
+            part: self._once(maker.name, data, partial(self._samples, maker, data), waits)
             for part, maker in method.parts.items()
         }
 

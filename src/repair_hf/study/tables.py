@@ -1,107 +1,34 @@
 """The tables of a study, from the rows of its results.
 
-R@K and near misses in percent, MRR as a fraction: mean ± standard deviation over seeds. A difference is the mean over
-seeds of the method minus plain training of the same seed, query by query. Its 95% interval covers other images:
-queries of one image count together (cluster-robust standard error). With several seeds it covers other seeds, too: by
-a t-distribution, whose half width is added in quadrature. With one seed it covers images alone, and the note says so.
+R@K and near misses in percent, MRR as a fraction: mean ± standard deviation over seeds. Differences are those of
+`differences`.
 """
 
 from __future__ import annotations
 
 import csv
-import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.tables import NONE, label, markdown
-from repair_hf.evaluation.retrieval import DIRECTIONS, KS
+from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.runtime.run_folder import write_atomically
+from repair_hf.study.differences import BOTH, NEAR, RETRIEVAL, Difference, differences, mean_gain, of_images
 from repair_hf.study.plan import SCORED, Arm, Plan
 from repair_hf.study.results import MEASURES, Row
 from repair_hf.study.setting import Setting
 
-RETRIEVAL = tuple(f"{way}_{kind}" for way in DIRECTIONS for kind in (*(f"R@{k}" for k in KS), "MRR"))
-NEAR = tuple(f"{way}_{measure}" for way in DIRECTIONS for measure in MEASURES)
-R1, TRUTH, BOTH = SCORED[:2], SCORED[2:], "both"
-Z = statistics.NormalDist().inv_cdf(0.975)
-T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # 97.5% quantiles, by degrees of freedom from 1
+R1, TRUTH = SCORED[:2], SCORED[2:]
 FEW = 200  # images; with fewer, an interval of R@1 is about ten points wide
 TOY = (
     "The world is a toy: its pictures are drawn, and its LLM and image editor are scripted. The numbers say nothing "
     "about photographs."
 )
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A mean difference and the bounds of its 95% interval."""
-
-    mean: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        star = "" if self.low <= 0 <= self.high else " *"
-        return f"{100 * self.mean:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]{star}"
-
-
-def differences(rows: Sequence[Row], others: Sequence[Row], base: Row) -> dict[str, Difference]:
-    """Compare rows with others of the same seeds, or with one row, by metric; `both` is the mean of `SCORED`.
-
-    The base's row names the image of each query.
-    """
-    others = list(others) * (len(rows) if len(others) == 1 else 1)
-    found, parts, n_images = {}, {}, len(base.ranks["i2t"])
-    for name in (*RETRIEVAL, *NEAR):
-        if (image := images_of(name, base)) is not None:
-            each = [
-                query_values(name, row) - query_values(name, other) for row, other in zip(rows, others, strict=True)
-            ]
-            parts[name] = [float(one.mean()) for one in each], influence(np.mean(each, axis=0), image, n_images)
-            found[name] = _interval(*parts[name])
-    scored = [parts[name] for name in SCORED if name in parts]
-    seeds = [statistics.fmean(each) for each in zip(*(gains for gains, _ in scored), strict=True)]
-    found[BOTH] = _interval(seeds, np.mean([of_image for _, of_image in scored], axis=0))
-    return found
-
-
-def influence(values: np.ndarray, image: np.ndarray, n_images: int) -> np.ndarray:
-    """Return how far each image moves the mean of some queries' values: (Q,), (Q,) to (N,); they sum to 0."""
-    return np.bincount(image, weights=values - values.mean(), minlength=n_images) / len(values)
-
-
-def _interval(gains: Sequence[float], of_image: np.ndarray) -> Difference:
-    """Return the interval of the mean over seeds, see the head of this file."""
-    n, mean = len(of_image), statistics.fmean(gains)
-    half = Z * math.sqrt(float(np.square(of_image).sum()) * n / max(n - 1, 1))
-    if len(gains) > 1:
-        quantile = T[min(len(gains) - 1, len(T)) - 1]
-        half = math.hypot(half, quantile * statistics.stdev(gains) / math.sqrt(len(gains)))
-    return Difference(mean, mean - half, mean + half)
-
-
-def images_of(metric: str, base: Row) -> np.ndarray | None:
-    """Return the image of each query of a metric; None if it was not measured."""
-    way, _, measure = metric.partition("_")
-    if measure in MEASURES:
-        return np.array(base[f"near_{way}_image"], np.int64) if metric in base.near else None
-    caption_image = np.array(base["caption_image"], np.int64)
-    return caption_image if way == "t2i" else np.arange(len(base.ranks["i2t"]))
-
-
-def query_values(metric: str, row: Row) -> np.ndarray:
-    """Return the value of each query, (Q,), whose mean is the metric."""
-    way, _, measure = metric.partition("_")
-    if measure in MEASURES:
-        return row.near[metric].astype(float)
-    return 1 / row.ranks[way] if measure == "MRR" else (row.ranks[way] <= int(measure[2:])).astype(float)
 
 
 def tables_of(plan: Plan) -> list[Finding]:
@@ -126,6 +53,7 @@ def tables_of(plan: Plan) -> list[Finding]:
         retrieval(scored, plan.setting.options.paper),
         near_misses(scored),
         gains(names, compared),
+        default(names, bases),
         cost(names),
         tuning(plan),
     ]
@@ -246,7 +174,7 @@ def gains(names: Mapping[str, Arm], compared: Mapping[str, Mapping[str, Mapping[
         return None
     measured = [name for name in (*SCORED, BOTH) if any(name in each["steps"] for each in compared.values())]
     rows = {
-        name: [*(str(each["steps"][metric]) for metric in measured), f"{names[name].ratio:g}x"]
+        name: [*(str(each["steps"].get(metric, NONE)) for metric in measured), f"{names[name].ratio:g}x"]
         for name, each in compared.items()
     }
     data = pd.DataFrame(
@@ -263,6 +191,32 @@ def gains(names: Mapping[str, Arm], compared: Mapping[str, Mapping[str, Mapping[
     )
     heads = ["method", *map(_head, measured), "steps for equal compute"]
     return Finding("gains", "Against plain training of equal steps", note, _frame(heads, rows), data=data)
+
+
+def default(names: Mapping[str, Arm], bases: Mapping[str, Row]) -> Finding | None:
+    """Apply the rule of docs/study.md for the default of `train`: which fill, loss and grid weight of `repair`."""
+    arms = {name: arm for name, arm in names.items() if arm.method == "repair"}
+    if len({arm.settings for arm in arms.values()}) < 2 or len({arm.data for arm in arms.values()}) > 1:
+        return None
+    base = bases[next(iter(arms.values())).data]
+    scores = {name: mean_gain(arm.rows, arm.same_compute, base, SCORED) for name, arm in arms.items()}
+    r1 = {name: of_images(*mean_gain(arm.rows, arm.same_compute, base, R1)) for name, arm in arms.items()}
+    allowed = [name for name in arms if r1[name].high >= 0] or list(arms)
+    best = max(allowed, key=lambda name: scores[name][0])
+    rows = {}
+    for name in sorted(arms, key=lambda name: -scores[name][0]):
+        (mean, moved), (top, top_moved) = scores[name], scores[best]
+        behind = of_images(mean - top, moved - top_moved)
+        verdict = "best" if name == best else "left out" if name not in allowed else "behind"
+        verdict = "tied" if verdict == "behind" and behind.high >= 0 else verdict
+        rows[name] = [str(of_images(mean, moved)), str(behind) if name != best else NONE, str(r1[name]), verdict]
+    note = (
+        "Score: mean gain over plain training of equal compute, in R@1 and near misses, both directions. Intervals "
+        "cover other images alone, with seeds averaged. Left out: R@1 is behind plain training. Tied: the score's "
+        "distance from the best has an interval that includes 0."
+    )
+    heads = ["repair", "score", "from the best", "gain in R@1", "verdict"]
+    return Finding("default", "Which default", note, _frame(heads, rows))
 
 
 def cost(names: Mapping[str, Arm]) -> Finding:
