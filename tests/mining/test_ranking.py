@@ -38,6 +38,14 @@ def test_many_panels_equal_the_whole_matrix(name, k_image, k_caption, block, dty
     check(*COLLECTIONS[name](np.random.default_rng(1)), k_image, k_caption, block=block)
 
 
+@pytest.mark.parametrize(("few", "pool"), [(0, 1 << 20), (1, 1 << 20), (0.02, 64)])
+@pytest.mark.parametrize("name", COLLECTIONS)
+def test_counting_by_pairs_or_by_blocks_and_a_full_pool_give_the_same(name, few, pool, monkeypatch):
+    monkeypatch.setattr(screening, "FEW", few)
+    monkeypatch.setattr(screening, "POOL", pool)
+    check(*COLLECTIONS[name](np.random.default_rng(2)), 6, 3, block=128)
+
+
 @pytest.mark.parametrize(
     ("seconds_of_bfloat16", "name", "wanted"),
     [(0.5, "good", torch.bfloat16), (1.8, "good", torch.float32), (0.5, "cone", torch.float32)],

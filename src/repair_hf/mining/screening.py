@@ -160,7 +160,8 @@ class _Panel:
                 pool = [self._still_needed(pool)]
                 if len(pool[0][0]) > POOL:
                     self._settle(pool.pop())
-        self._settle(self._still_needed(pool))
+        if pool:
+            self._settle(self._still_needed(pool))
         rows, columns = self.queries
         columns.ahead[self.panel] = self.column.ahead
         with rows.lock:
