@@ -31,7 +31,7 @@ test-page: .venv-page/ready  ## Open every page in Chromium, drive the one of `r
 	.venv-page/bin/python -m pytest -rs tests/analysis/people tests/runtime/test_trackers.py
 
 crosscheck: .venv-crosscheck/ready  ## Hold our numbers and exports to CLIP_benchmark and open_clip; an environment of its own, of some GB.
-	.venv-crosscheck/bin/python -m pytest -rs -m 'not gpu' tests/crosscheck tests/benchmarks tests/encoder/test_sentence_encoder.py tests/llm/test_local.py
+	.venv-crosscheck/bin/python -m pytest -rs -m 'not gpu' tests/crosscheck tests/benchmarks tests/encoder/test_sentence_encoder.py
 
 gpu: .venv/ready  ## Run the tests that need an NVIDIA GPU; without one, say so in one line.
 	@if [ "$$REPAIR_HF_GPU_TESTS" = cpu ] || $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; \

@@ -75,7 +75,7 @@ def measure(folder: str, args: Namespace) -> tuple[str, ...]:
         while not is_done.wait(0.02):
             peak[0] = max(peak[0], anonymous())
 
-    watcher = threading.Thread(target=watch)
+    watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     began = time.perf_counter()
     if args.profile:

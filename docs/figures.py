@@ -31,7 +31,7 @@ IMAGES = Path(__file__).parent / "images"
 MODEL = "world/base"
 SHOWN = 5  # images of a ranking
 COLORS = 128  # of a picture
-TRIED = 20  # grids to choose from
+TRIED = 300  # grids to choose from
 LEARNING_RATE = 3e-4
 
 
@@ -101,7 +101,9 @@ def draw_failure(pairs: Pairs, encoder: DualEncoder, record: dict[str, Any]) -> 
 def draw_edits(pairs: Pairs, encoder: DualEncoder, record: dict[str, Any]) -> None:
     """Draw the similarity matrix of a false positive, its edit, its own caption and the query."""
     row = pairs.images["image_id"][:].index(record["fp_id"])
-    own = pairs.captions[pairs.captions_of(row)[0]]["caption"]
+    captions = [pairs.captions[caption]["caption"] for caption in pairs.captions_of(row)]
+    fp, edit = encoder.embed_images([record["fp_image"], record["edit_image"]])  # (D,), (D,)
+    own = captions[int(np.argmax(encoder.embed_texts(captions) @ (fp - edit)))]  # one that the edit made false
     images = {"training image\n(the false positive)": record["fp_image"], "its edit": record["edit_image"]}
     texts = {"training caption": own, "query": record["q_text"]}
     scores = encoder.embed_texts(list(texts.values())) @ encoder.embed_images(list(images.values())).T  # (2, 2)

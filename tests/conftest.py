@@ -30,7 +30,7 @@ pytest_plugins = ["tiny_models", "sentence_models"]
 
 # Files that start processes or run whole pipelines come first, so that no worker begins one when the others are done.
 LONG = """
-    analysis/test_report.py cli/test_demo.py cli/test_run.py cli/test_study.py cli/test_study_resumed.py
+    analysis/test_report.py cli/test_demo.py cli/test_run.py study/test_study.py
     encoder/test_distributed.py hub/test_push.py llm/test_faults.py synthesis/test_kill.py synthesis/test_processes.py
     synthesis/test_workers.py
 """.split()

@@ -110,12 +110,6 @@ def test_an_init_holds_a_docstring_and_re_exports_only():
             assert is_docstring or isinstance(node, ast.ImportFrom), f"{path}, line {node.lineno}: move it to a file."
 
 
-def test_no_test_imports_another():
-    for path in sorted((ROOT / "tests").rglob("*.py")):
-        found = re.findall(r"^ *(?:from|import) (?:\w+\.)*(test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-        assert {*found} <= {path.stem}, f"{path}: what two tests share stands in a file of its own."
-
-
 def test_contributing_holds_the_same_table():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = [

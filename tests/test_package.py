@@ -117,7 +117,7 @@ def test_a_recipe_is_found_by_path_or_name(named, tmp_path, monkeypatch, capsys)
 def test_a_recipe_of_ones_own_comes_first_and_a_missing_one_is_an_error(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "recipes" / "toy", "toy")
-    Path("toy/mine.yaml").write_text(yaml.safe_dump({"model": "mine", "pairs": "p", "output": "o"}))
+    Path("toy/mine.yaml").write_text(yaml.safe_dump({"model": "mine", "pairs": "p", "output": "runs/toy/o"}))
     assert main(["run", "toy", "--dry-run"]) == 0
     assert "--model mine" in capsys.readouterr().out
     assert main(["run", "tyo", "--dry-run"]) == 2

@@ -1,4 +1,4 @@
-"""The Python functions as people expect them: the ten lines of the README, data in memory, and wrong types."""
+"""The Python functions as people expect them: data in memory, and wrong types."""
 
 from __future__ import annotations
 
@@ -10,28 +10,12 @@ import PIL.Image
 import pyarrow as pa
 import pytest
 from datasets import Dataset, DatasetDict, Features, Image, Value, load_dataset, load_from_disk
-from hub_server import Client, Hub
 
 import repair_hf
 from repair_hf import DualEncoder, Pairs, RepairConfig, RepairTrainer, load_pairs, load_records, mine, synthesize
 from repair_hf.encoder.shipped import BASE
 from repair_hf.runtime.options import UserError
 from repair_hf.toyworld.corpus import build_world
-
-TOKEN = "hf_goodgoodgoodgoodgood"
-TEN_LINES = """
-from datasets import load_dataset
-from repair_hf import Pairs, RepairConfig, RepairTrainer, mine, synthesize
-
-ds = load_dataset("imagefolder", data_dir="photos")
-pairs, validation = (Pairs.from_dataset(ds[split], caption="captions") for split in ("train", "validation"))
-failures = mine(model, pairs, processor=processor)
-records = synthesize(failures, pairs, model, llm="world/oracle", editor="world", output="out")
-trainer = RepairTrainer(
-    model=model, args=args, train_dataset=pairs, records=records, eval_dataset=validation, processing_class=processor
-)
-trainer.train(); metrics = trainer.evaluate(); pushed = trainer.push_to_hub()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -50,35 +34,6 @@ def photos(tmp_path_factory):
     for split, rows in lines.items():
         (home / "photos" / split / "metadata.jsonl").write_text("\n".join(rows))
     return home
-
-
-@pytest.mark.slow
-def test_the_ten_lines(photos, tmp_path):
-    """From photographs to a model on the Hub with our card; the best checkpoint by validation is what is kept."""
-    with Hub({TOKEN: "me"}) as hub:
-        client = Client(hub, tmp_path, TOKEN)
-        found = client.run(
-            f"""
-os.chdir({str(photos)!r})
-from transformers import CLIPModel, CLIPProcessor
-from repair_hf import RepairConfig, load_records
-model, processor = CLIPModel.from_pretrained({str(BASE)!r}), CLIPProcessor.from_pretrained({str(BASE)!r})
-args = RepairConfig("tuned", per_device_train_batch_size=8, num_train_epochs=2, learning_rate=1e-3, use_cpu=True)
-{TEN_LINES}
-logged = [line["eval_t2i_MRR"] for line in trainer.state.log_history if "eval_t2i_MRR" in line]
-result = [len(failures), len(records), len(load_records("out")), logged, metrics["eval_t2i_MRR"], pushed.repo]
-"""
-        )
-        mined, repaired, saved, logged, kept, repo = found
-        assert mined >= repaired == saved > 0
-        assert len(logged) == 3 and kept == logged[-1] == max(logged[:2])
-        assert repo == "me/tuned"
-        sent = hub.files("model", "me/tuned")
-        assert sent["model.safetensors"] == (photos / "tuned" / "model.safetensors").read_bytes()
-        assert "training_args.bin" not in sent
-        card = sent["README.md"].decode()
-        assert "a dataset in memory" in card and f"T2I MRR {kept:.3f}" in card
-        client.close()
 
 
 @pytest.mark.parametrize("what", ["model", "id"])

@@ -18,7 +18,6 @@ from repair_hf.pairs.benchmarks import Size
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.command_line import parse
 from repair_hf.study.methods.registry import load_methods
-from repair_hf.study.swaps import TOY_SWAPS
 from repair_hf.toyworld.parsing import build_parser
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -125,11 +124,10 @@ def test_study_is_rehearsed(path, pairs_folder, models, tmp_path, monkeypatch):
     shown = study("--config", str(path), "--spacy-model", str(parser), "--dry-run")
     assert set(tmp_path.rglob("*")) == before
     lacking = set(re.findall(r"([\w-]+) \(needs `toy world`\)", shown))
-    swaps = [*recipe.get("swaps", ()), *(TOY_SWAPS if path.stem == "toy" else ())]
-    for name in recipe.get("methods") or set(load_methods(dict.fromkeys(swaps))) - lacking:
+    for name in recipe.get("methods") or set(load_methods(recipe.get("swaps", ()))) - lacking:
         assert f"\n {name} " in shown
     assert "unknown" not in shown and shown.count("left out") == bool(lacking) == (path.parent.name == "trial")
-    counts = {"coco": (8, 16), "coco30k": (5, 10), "flickr30k": (6, 12), None: (2000, 10_000)}
+    counts = {"coco": (8, 16), "coco30k": (5, 10), "flickr30k": (6, 12), None: (1000, 5000)}
     for own in recipe.get("datasets", {"": recipe}).values():
         images, captions = counts[own.get("benchmark")]
         assert f"{images:,} images, {min(captions, recipe.get('max_captions', 5) * images):,} captions" in shown
@@ -137,7 +135,7 @@ def test_study_is_rehearsed(path, pairs_folder, models, tmp_path, monkeypatch):
     assert f"recipes/{path.parent.name}/{path.name}" in readme and "not run by us" in readme.casefold()
 
 
-def test_the_trial_costs_at_most_five_dollars_and_two_gpu_hours(models, tmp_path, monkeypatch):
+def test_the_trial_costs_at_most_five_dollars(models, tmp_path, monkeypatch):
     """By its dry run, on images and captions of COCO's sizes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GEMINI_API_KEY", "none")
@@ -152,8 +150,6 @@ def test_the_trial_costs_at_most_five_dollars_and_two_gpu_hours(models, tmp_path
     shown = study(*words, "--dry-run")
     assert "500 images, 500 captions" in shown
     assert 2 < float(re.search(r"Whole price: \$([\d.]+):", shown)[1]) <= 5
-    hours = re.search(r"^ +1 +([\d.]+) +([\d.]+) ", shown, re.MULTILINE)
-    assert 1 < sum(map(float, hours.groups())) <= 2
 
 
 def test_the_recipe_of_both_data_sets_says_of_each_what_its_own_says():

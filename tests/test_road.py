@@ -54,9 +54,9 @@ def earlier_results(clip: Path) -> None:
     failures = with_ids(Dataset.from_list([row | known for row in rows], features=FEATURES), pairs)
     Path("runs/coco30k/failures").mkdir(parents=True)
     failures.to_parquet("runs/coco30k/failures/failures.parquet")
-    for folder in ("runs/coco30k", "runs/flickr30k", "runs/coco30k-study/cells/repair--test--seed0"):
-        shutil.copytree(clip, Path(folder) / "retriever")
-    for records in ("runs/coco30k/records", "runs/coco30k-study/products/repair-records"):
+    for folder in ("runs/coco30k", "runs/flickr30k", "runs/coco30k-study/cells/repair--seed0"):
+        shutil.copytree(clip, Path(folder) / "retriever" if "study" not in folder else Path(folder))
+    for records in ("runs/coco30k/records", "runs/coco30k-study/pairs/repair"):
         make_records(pairs, Path(records))
     pay(Path(records), "key")
 

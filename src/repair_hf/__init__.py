@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # what editors and type checkers see, which do not run `__get
     from repair_hf.records.dataset import load_records as load_records
     from repair_hf.records.near_misses import export_near_misses as export_near_misses
     from repair_hf.records.triplets import export_triplets as export_triplets
+    from repair_hf.study.run import run_study as run_study
     from repair_hf.synthesis.pipeline import Synthesizer as Synthesizer
     from repair_hf.synthesis.synthesize import synthesize as synthesize
     from repair_hf.training.batches import PairCollator as PairCollator
@@ -52,6 +53,7 @@ _HOMES = {
     "push_model": "repair_hf.hub.push",
     "push_records": "repair_hf.hub.push",
     "train": "repair_hf.training.finetune",
+    "run_study": "repair_hf.study.run",
     "evaluate": "repair_hf.evaluation.evaluate",
     "show": "repair_hf.analysis.show",
     "analyze": "repair_hf.analysis.analyze",

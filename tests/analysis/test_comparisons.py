@@ -9,9 +9,8 @@ import pytest
 from datasets import Dataset
 
 from repair_hf.analysis.comparisons import repair_findings
-from repair_hf.analysis.errors import DENSITY, error_finding, error_shares
-from repair_hf.analysis.funnel import funnel, lost_at
 from repair_hf.analysis.run_data import RunData
+from repair_hf.analysis.run_findings import DENSITY, error_finding, error_shares, funnel, lost_at
 
 NOTHING = RunData("run", None, (), Dataset.from_dict({}), pd.DataFrame(), pd.DataFrame())
 

@@ -52,8 +52,8 @@ def test_analyze_counts_what_a_slow_look_counts(mined, tmp_path, capsys):
 
 
 def counts(folder):
-    table = questions(load_mined(folder)).table
-    return {(row.question.split("?")[0], row.direction): row.failures for row in table.itertuples()}
+    rows = questions(load_mined(folder)).data.to_dict("records")
+    return {(row["question"].split("?")[0], way): row[way] for row in rows for way in ("t2i", "i2t")}
 
 
 def test_near_identical_images_are_named(clip_folder, pairs_folder, tmp_path):

@@ -82,5 +82,5 @@ def test_where_there_is_nothing_to_draw_it_says_so(many, options, message):
 def test_failures_of_an_unknown_reason_or_without_a_picture(pairs_folder):
     with pytest.raises(UserError, match=r"dropped as 'no-op' \(the table has \{'no_op': 2\}\)"):
         sample_records(dropped("no_op", "no_op"), n=8, reason="no-op")
-    with pytest.raises(UserError, match="`pairs` have no image 'absent.png'"):
+    with pytest.raises(UserError, match="the image 'absent.png', which is not in `pairs`"):
         sample_records(dropped("no_op", fp_id="absent.png"), n=1, pairs=load_pairs(pairs_folder, split="all"))

@@ -7,14 +7,11 @@ import pandas as pd
 
 from repair_hf.cli.annotate import own_names
 from repair_hf.cli.main import main
-from repair_hf.cli.subcommands import run_command
-from repair_hf.evaluation.compositional import CompositionalOptions
 from repair_hf.records.answers import CRITERIA, read_items
 from repair_hf.records.dataset import load_dropped, load_records
-from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
 from repair_hf.study.products import Products
-from repair_hf.study.setting import Knobs, settle
+from repair_hf.study.setting import settle
 
 
 def test_a_page_answers_to_names_of_its_machine_alone():
@@ -25,16 +22,11 @@ def test_a_page_answers_to_names_of_its_machine_alone():
 
 
 def test_people_judge_the_records_of_a_study(inputs, tmp_path, capsys):
-    options = StudyOptions(output=str(tmp_path), max_queries=2)
-    others = (
-        StudyLLMOptions(llm="world/oracle?rejects_good=0.6"),
-        StudyEditorOptions(),
-        CompositionalOptions(),
-        run_command,
-    )
-    setting = settle(options, StudyPairsOptions(pairs=inputs[1]), *others)
-    Products(setting).of(load_methods()["repair-i2t"], Knobs(1e-4, 1.0))
-    folder = tmp_path / "products" / "repair-i2t-records"
+    options = StudyOptions(output=str(tmp_path), max_queries=2), StudyPairsOptions(pairs=inputs[1])
+    setting = settle(*options, StudyLLMOptions(llm="world/oracle?rejects_good=0.6"), StudyEditorOptions())
+    (data,) = setting.datasets.values()
+    Products(setting).of(setting.methods["repair-i2t"], data)
+    folder = data.folder / "repair-i2t"
     kept, failures = len(load_records(str(folder))), len(load_dropped(str(folder)))
     capsys.readouterr()
     edits = dict.fromkeys(CRITERIA, True) | {"mode": None}

@@ -47,8 +47,8 @@ STUDY = "study --output $out"
         ("push recipes $empty --repo me/x", "`recipes` is not a word for `repair-hf push`"),
         (f"{STUDY} --methods negclop", "Did you mean `negclip`"),
         (
-            f"{STUDY} --methods other-backbone --pairs x --model me/clip",
-            "`other-backbone` needs `editor` and `llm` and `other_model`",
+            f"{STUDY} --methods repair --pairs x --model me/clip",
+            "`repair` needs `editor` and `llm`",
         ),
         (f"{STUDY} --size tiny --pairs x", "`size` tiny is one of the toy world, but `pairs` names x"),
         (f"{STUDY} --batch", "`batch` needs one process and a provider with a batch API, got --llm world/oracle"),

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from ledgers import pay, rows
 
-from repair_hf.analysis.rounds import mean_gain, round_rows
+from repair_hf.analysis.tables import mean_gain, round_rows
 from repair_hf.cli.main import main
 from repair_hf.llm.ledger_file import paid_by
 from repair_hf.records.dataset import load_dropped, load_records

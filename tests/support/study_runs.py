@@ -12,7 +12,7 @@ from repair_hf.study.methods.registry import load_methods
 PER_SAMPLE = {
     "vanilla": (0, 0), "negclip": (0, 0), "simclr": (0, 0), "stablerep": (0, 1), "laclip": (1, 0),
     "tripletclip": (1, 1), "sugarcrepe": (3, 0), "alia": (1, 3), "coco-cf": (3, 3),
-    "repair-i2t": (5, 0), "repair-t2i": (2, 3), "repair-reciprocal": (5, 0), "new-pairs": (0, 0),
+    "repair-i2t": (5, 0), "repair-t2i": (2, 3), "new-pairs": (0, 0),
 }  # fmt: skip
 
 
@@ -30,6 +30,6 @@ def study(*words: str) -> str:
 
 
 def stamps(folder: Path) -> dict[Path, int]:
-    """Return when the cells and products were written."""
-    found = [path for part in ("cells", "products") for path in (folder / part).rglob("*") if path.is_file()]
-    return {path: path.stat().st_mtime_ns for path in found if "lock" not in path.name}
+    """Return when the results, the answers and the data of methods were written."""
+    found = [folder / "results.parquet", *folder.glob("*/*/summary.json"), *folder.glob("*/*/*.arrow")]
+    return {path: path.stat().st_mtime_ns for path in [*found, *folder.glob("candidates/*/*.png")]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -56,13 +57,16 @@ def test_the_last_whole_checkpoint_is_resumed_and_a_damaged_one_left_aside(repai
     ("name", "named"),
     [("seed", dict(seed=1)), ("max_steps", dict(max_steps=4)), ("objective", dict(objective=PairObjective()))],
 )
-def test_the_last_checkpoint_of_another_run_is_an_error(name, named, repaired, fit):
+def test_the_last_checkpoint_of_another_run_is_an_error(name, named, repaired, pairs, fit):
     often = dict(max_steps=2, **OFTEN)
     fit(repaired, **often)
     with pytest.raises(UserError, match=rf"checkpoint-2 is of another run: .*{name}"):
         fit(repaired, **(often | named))
     with pytest.raises(UserError, match="checkpoint-2 is of another run: .*records_digest"):
         fit(repaired.select(range(20)), **often)
+    other = replace(pairs, captions=pairs.captions.map(lambda row: row | {"caption": row["caption"] + " again"}))
+    with pytest.raises(UserError, match="checkpoint-2 is of another run: .*pairs_fingerprint"):
+        fit(repaired, train_pairs=other, **often)
 
 
 @pytest.fixture

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from training_runs import weights
+from transformers import ProgressCallback
 
 from repair_hf.training.report import count_distinct, measure_step
 
@@ -65,6 +68,14 @@ def test_a_log_is_one_short_line_with_the_time_left(repaired, fit, pairs, caplog
     assert [line.split("   ")[0] for line in lines] == ["step 2 of 4", "step 4 of 4", "step 4 of 4"]
     assert "loss_grid " in lines[0] and lines[0].endswith(" left") and max(map(len, lines)) < 90
     assert "eval_i2t_R@1 " in lines[2] and lines[1].endswith("   0:00:00 left")
+
+
+def test_a_terminal_gets_a_progress_bar_in_place_of_these_lines(make_trainer, caplog, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    caplog.set_level("INFO", "repair_hf.training")
+    trainer = make_trainer(max_steps=1)
+    trainer.train()
+    assert trainer.pop_callback(ProgressCallback) and not any(line.startswith("step ") for line in caplog.messages)
 
 
 def test_count_distinct_equals_a_loop():

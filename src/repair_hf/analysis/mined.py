@@ -96,21 +96,20 @@ def questions(mined: Mined) -> Finding:
     }
     if cosine is not None:
         asked[f"Near-identical products? Their images have a cosine of {NEAR:g} or more"] = cosine >= NEAR
-    rows = [
-        (question, way, hits, total, percent(hits / total if total else None))
-        for question, is_hit in asked.items()
-        for way in DIRECTIONS
-        for total in [int((lost & (table["direction"] == way)).sum())]
-        for hits in [int((lost & is_hit & (table["direction"] == way)).sum())]
-    ]
+    is_lost = {way: lost & (table["direction"] == way) for way in DIRECTIONS}
+    hits = {way: [int((found & is_hit).sum()) for is_hit in asked.values()] for way, found in is_lost.items()}
+    totals = {way: int(found.sum()) for way, found in is_lost.items()}
+    counts = pd.DataFrame({"question": list(asked)} | hits | {f"{way}, of": count for way, count in totals.items()})
     note = (
         "Counted among the failures whose false positive outranks the ground truth. A large share means that the data "
         "should be mended first: the audit drops such failures, and you pay for it."
     )
     if cosine is None:
         note += " Images were not compared: their vectors are no longer stored."
-    heads = ["question", "direction", "failures", "of", "share"]
-    return Finding("questions", "Is a repair worth it?", note, pd.DataFrame(rows, columns=heads))
+    shown = pd.DataFrame({"question": list(asked)})
+    for way, total in totals.items():
+        shown[f"{way}, of {total:,}"] = [f"{count:,} ({percent(count, total)})" for count in hits[way]]
+    return Finding("questions", "Is a repair worth it?", note, shown, data=counts)
 
 
 def _image_cosines(mined: Mined) -> np.ndarray | None:

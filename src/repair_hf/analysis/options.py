@@ -26,7 +26,7 @@ class ShowOptions(Bounded):
     """Which records to draw."""
 
     n: int = opt(12, "Records to draw, half of each direction.", least=1)
-    direction: Literal["both", "t2i", "i2t"] = opt("both", "Direction of the records.")
+    direction: Literal["t2i", "i2t"] | None = opt(None, "Direction of the records. Default: both.")
     error_type: str | None = opt(
         None, "Draw only records whose edit instruction names this error type, such as Count."
     )
@@ -41,11 +41,6 @@ class ShowOptions(Bounded):
         super().__post_init__()
         if self.output is not None and Path(self.output).suffix.lower() not in (".html", ".png"):
             raise UserError(f"`output` must be an .html or .png file, got {self.output!r}.")
-
-    @property
-    def only(self) -> str | None:
-        """The one direction to draw, if not both."""
-        return None if self.direction == "both" else self.direction
 
 
 @dataclass

@@ -8,21 +8,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from datasets import Dataset
 
 from repair_hf.pairs.cells import undecoded
+from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.images import read_cell
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, SOURCES
 from repair_hf.records.images import record_at
+from repair_hf.records.source_images import restore_images
 from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.candidates import candidate_files
 from repair_hf.synthesis.sources import open_picture
-
-if TYPE_CHECKING:
-    from repair_hf.pairs.dataset import Pairs
 
 ROLE_NAMES = {"q": "query", "gt": "ground truth", "fp": "false positive", "edit": "edit"}
 HEADLINES = {  # direction -> its name, what went wrong, what was done about it
@@ -47,7 +46,12 @@ class RecordSample:
     @property
     def lacks_images(self) -> bool:
         """Whether an image of a query, ground truth or false positive is missing, so that only its id can be shown."""
-        return any(_missing_images(row) for row in self.rows)
+        return any(
+            row.get(f"{role}_image") is None
+            for row in self.rows
+            for role in SOURCES
+            if MODALITIES[row["direction"]][role] == "image"
+        )
 
     @property
     def is_repaired(self) -> bool:
@@ -113,11 +117,13 @@ def sample_records(
         raise UserError(f"Nothing to draw: {_description(table, error_type, reason)}: {counts}, and `n` is {n}.")
     rng = random.Random(seed)
     drawn = {name: sorted(rng.sample(places[name], share)) for name, share in shares(counts, n).items()}
-    rows = [record_at(table, place) for found in drawn.values() for place in found]
+    chosen = table.select([place for found in drawn.values() for place in found])
+    chosen = chosen if pairs is None else restore_images(chosen, pairs)
+    rows = [record_at(chosen, place) for place in range(len(chosen))]
     if folders:
-        cells = undecoded(table.select([place for found in drawn.values() for place in found]), "fp_image")["fp_image"]
+        cells = undecoded(chosen, "fp_image")["fp_image"]
         rows = [row | _candidate_images(row, cell, folders) for row, cell in zip(rows, cells, strict=True)]
-    return RecordSample(rows if pairs is None else _with_images(rows, pairs), counts)
+    return RecordSample(rows, counts)
 
 
 def shares(counts: dict[str, int], n: int) -> dict[str, int]:
@@ -148,21 +154,3 @@ def _description(table: Dataset, error_type: str | None, reason: str | None) -> 
         found = Counter(name for types in table["error_types"][:] for name in types or ())
         return f"records with an error of type {error_type!r} (the table has {dict(found.most_common()) or 'none'})"
     return "records"
-
-
-def _with_images(rows: list[dict[str, Any]], pairs: Pairs) -> list[dict[str, Any]]:
-    places = {name: place for place, name in enumerate(pairs.images["image_id"][:])}
-    whole = []
-    for row in rows:
-        roles = _missing_images(row)
-        if unknown := [row[f"{role}_id"] for role in roles if row[f"{role}_id"] not in places]:
-            raise UserError(
-                f"`pairs` have no image {unknown[0]!r}; give the pairs and the split that the records were made from."
-            )
-        whole.append(row | {f"{role}_image": pairs.images[places[row[f"{role}_id"]]]["image"] for role in roles})
-    return whole
-
-
-def _missing_images(row: dict[str, Any]) -> list[str]:
-    kinds = MODALITIES[row["direction"]]
-    return [role for role in SOURCES if kinds[role] == "image" and row.get(f"{role}_image") is None]

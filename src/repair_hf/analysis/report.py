@@ -1,4 +1,4 @@
-"""A report: findings with their tables and figures, on one page and as files."""
+"""A report: findings with their tables, on one page and as CSV."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from repair_hf.analysis import charts
 from repair_hf.analysis.pages import card, render
 from repair_hf.analysis.tables import Rows, cell
 from repair_hf.runtime.run_folder import write_atomically
@@ -28,7 +26,6 @@ class Finding:
     title: str
     note: str  # what the numbers are and how to read them, or why there are none
     table: pd.DataFrame | None = None
-    figure: Figure | None = None
     data: pd.DataFrame | None = None  # what the CSV holds if it holds more than the table
 
     @property
@@ -38,12 +35,10 @@ class Finding:
         return list(table.columns), [[cell(value) for value in row] for row in table.itertuples(index=False)]
 
     def save(self, folder: Path) -> None:
-        """Write the table as CSV and the figure as PNG, if there are any."""
+        """Write the table as CSV, if there is one."""
         if self.table is not None:
             table = self.table if self.data is None else self.data
             write_atomically(folder / f"{self.name}.csv", table.to_csv(index=False))
-        if self.figure is not None:
-            charts.save(self.figure, folder / f"{self.name}.png")
 
 
 @dataclass(frozen=True)

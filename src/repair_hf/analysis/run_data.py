@@ -35,11 +35,6 @@ class RunData:
     dropped: pd.DataFrame  # failures
 
     @property
-    def dataset(self) -> str:
-        """The name of the pairs, or of the run if the pairs are not on record."""
-        return Path(str(self.options.get("pairs", self.name))).name
-
-    @property
     def options(self) -> dict:
         """Options of the first synthesis."""
         path = self.folders[0] / "config.yaml" if self.folders else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -77,18 +78,57 @@ def _mean(seeds: Sequence[Mapping[str, float]], name: str) -> str:
     return mean if len(values) == 1 or is_constant else f"{mean} ±{statistics.stdev(values):,.{digits}f}"
 
 
+def mean_gain(before: Mapping[str, float], now: Mapping[str, float]) -> float:
+    """Gain of R@1 in points, averaged over both directions."""
+    return sum(100 * (now[f"{side}_R@1"] - before[f"{side}_R@1"]) for side in SIDES) / len(SIDES)
+
+
+def round_rows(rounds: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Column heads and rows of a table of rounds; the first is the base. Deltas are in points against the row above.
+
+    Each round has `round`, `metrics` and `records` (direction -> number of new records; ignored for the base).
+    """
+    heads = ["round"]
+    heads += [f"{side} {what}" for side in SIDES.values() for what in ("new", "in all")]
+    heads += [f"{side} R@1{what}" for side in SIDES.values() for what in ("", " +")] + ["mean +"]
+    rows: list[list[str]] = []
+    total, before = dict.fromkeys(SIDES, 0), None
+    for each in rounds:
+        cells = ["base" if before is None else str(each["round"])]
+        for side in SIDES:
+            new = each["records"][side]
+            total[side] += new
+            cells += ["–", "–"] if before is None else [f"{new:,}", f"{total[side]:,}"]
+        for side in SIDES:
+            now = 100 * each["metrics"][f"{side}_R@1"]
+            delta = "–" if before is None else f"{now - 100 * before[f'{side}_R@1']:+.1f}"
+            cells += [f"{now:.1f}", delta]
+        cells.append("–" if before is None else f"{mean_gain(before, each['metrics']):+.1f}")
+        rows.append(cells)
+        before = each["metrics"]
+    return heads, rows
+
+
 def terminal_table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, labels: int = 1) -> Table:
     """Build a table for a terminal; the first `labels` columns are left-aligned, the others right-aligned.
 
-    If it is wider than a terminal, intervals and spreads go below their numbers, and heads are broken.
+    If it is wider than a terminal, intervals and spreads go below their numbers; heads and long labels are broken.
     """
     lines, space = [list(heads), *map(list, rows)], 1
     if sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True)) >= WIDTH:
         lines = [[re.sub(r" (?=[\[±])|(?<=−) ", "\n", text) for text in line] for line in lines]
+        lines = [
+            [textwrap.fill(line[0], WIDTH // 2) if len(line[0]) > WIDTH / 2 else line[0], *line[1:]] for line in lines
+        ]
         lines[0], space = [head.replace(" ", "\n") for head in heads], 0
     table = Table(box=box.SIMPLE_HEAD, padding=(0, space, 0, 0), pad_edge=False)
     for place, head in enumerate(lines[0]):
-        table.add_column(head, justify="left" if place < labels else "right", overflow="fold", no_wrap=not place)
+        table.add_column(
+            head,
+            justify="left" if place < labels else "right",
+            overflow="fold",
+            no_wrap=not place,
+        )
     for line in lines[1:]:
         table.add_row(*line)
     return table
@@ -115,9 +155,9 @@ def cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def percent(share: float | None) -> str:
-    """Format a share, in percent; a dash for None and NaN."""
-    return NONE if share is None or math.isnan(share) else f"{share:.1%}"
+def percent(part: float, whole: float = 1) -> str:
+    """Format a share, in percent; a dash for NaN and for a share of nothing."""
+    return NONE if math.isnan(part) or not whole else f"{part / whole:.1%}"
 
 
 def interval_rows(measured: Mapping[str, Mapping[str, Any]]) -> Rows:

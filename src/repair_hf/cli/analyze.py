@@ -67,7 +67,7 @@ def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> No
     for finding in (findings[0], *([] if of_mine else people_findings(folders))):
         print(f"\n{finding.title}")
         if finding.table is not None:
-            print_table(*finding.rows, labels=2 if of_mine else 1)
+            print_table(*finding.rows)
         print(finding.note)
     print(f"analyze   {options.run}   -> {report_folder(options.run, options.output) / PAGE}")
     if of_mine:

@@ -143,7 +143,7 @@ def _evaluation(folder: Path, seed: int) -> Path:
 
 def _same_compute_steps(folder: Path, seed: int) -> int:
     """Return how many plain steps encode as much as `repair` did, as the study counts it."""
-    from repair_hf.study.running import compute_ratio
+    from repair_hf.study.plan import compute_ratio
 
     repair, plain = (
         read_json(folder / "train" / f"{name}-{seed}" / "summary.json", needs=("images_per_step", "texts_per_step"))

@@ -78,7 +78,7 @@ def run(options: RunOptions) -> None:
 
 
 def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
-    from repair_hf.analysis.rounds import mean_gain, round_rows
+    from repair_hf.analysis.tables import mean_gain, round_rows
     from repair_hf.llm.calls import format_dollars
     from repair_hf.llm.ledger import BudgetSpent
     from repair_hf.llm.ledger_file import paid_by

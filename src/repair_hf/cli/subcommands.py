@@ -9,7 +9,6 @@ from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
-from repair_hf.runtime.command_line import parse
 from repair_hf.runtime.options import changed, flags
 
 _is_inner: ContextVar[bool] = ContextVar("_is_inner", default=False)
@@ -21,7 +20,7 @@ def load_command(name: str) -> ModuleType:
 
 
 def suggest(*words: str) -> None:
-    """Print the next command, ready to be copied; nothing inside `run_command`."""
+    """Print the next command, ready to be copied; nothing inside `perform`."""
     if not _is_inner.get():
         print(f"next: repair-hf {shlex.join(words)}")
 
@@ -36,11 +35,6 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str | float]], *, 
     Console().print(terminal_table(heads, cells, labels=labels))
 
 
-def print_command(*words: str) -> None:
-    """Print a command as a user would type it."""
-    print(f"$ repair-hf {shlex.join(words)}")
-
-
 def perform(command: str, *options: Any, dry_run: bool = False) -> None:
     """Print a command as a user would type it, then run its function with these options.
 
@@ -51,9 +45,7 @@ def perform(command: str, *options: Any, dry_run: bool = False) -> None:
     """
     name, _, action = command.partition(" ")
     typed = [word for one in options for word in flags(one.given if hasattr(one, "given") else changed(one))]
-    if not dry_run:
-        print()
-    print_command(*command.split(), *typed)
+    print(("" if dry_run else "\n") + f"$ repair-hf {shlex.join([*command.split(), *typed])}")
     if dry_run:
         return
     module = load_command(name)
@@ -61,19 +53,5 @@ def perform(command: str, *options: Any, dry_run: bool = False) -> None:
     before = _is_inner.set(True)
     try:
         act(*options)
-    finally:
-        _is_inner.reset(before)
-
-
-def run_command(*words: str) -> None:
-    """Print a command, then run it in this process as the command line would, with the same errors."""
-    print()
-    print_command(*words)
-    module = load_command(words[0])
-    count = 2 if "ACTIONS" in vars(module) else 1  # words that name the command
-    options, act = (module.OPTIONS, module.run) if count == 1 else module.ACTIONS[words[1]]
-    before = _is_inner.set(True)
-    try:
-        act(*parse(options, words[count:], f"repair-hf {' '.join(words[:count])}"))
     finally:
         _is_inner.reset(before)

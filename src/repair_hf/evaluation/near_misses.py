@@ -25,9 +25,8 @@ from repair_hf.evaluation.comparison import changed_cases
 from repair_hf.evaluation.hub import EncodedImages
 from repair_hf.evaluation.judging import load_cases
 from repair_hf.pairs.dataset import Pairs
-from repair_hf.records.columns import MODALITIES, SOURCES
 from repair_hf.records.dataset import Place, load_records
-from repair_hf.records.source_images import restore_images
+from repair_hf.records.source_images import lacks_images, restore_images
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.own_files import read_json, read_yaml
 
@@ -68,7 +67,7 @@ def load_near_misses(records: Place | Sequence[Place], pairs: Pairs | None = Non
         [('near_misses_i2t', 2460), ('near_misses_t2i', 3158)]
     """
     table = load_records(records)
-    if _lacks_images(table):
+    if lacks_images(table):
         if pairs is None:
             raise UserError("The records were saved without their source images. Give the pairs that they are from.")
         table = restore_images(table, pairs)
@@ -107,15 +106,6 @@ def load_changed(folder: str | Path, change: str) -> Dataset:
     logger.info("Near misses that were %s from %s to %s.", change, *pair)
     records = load_records(places)
     return records.select([row for row, name in enumerate(records["record_id"]) if name in ids])
-
-
-def _lacks_images(records: Dataset) -> bool:
-    raw = records.with_format("arrow")[:]
-    for direction, kinds in MODALITIES.items():
-        rows = raw.filter(np.asarray(raw["direction"]) == direction)
-        if any(kinds[role] == "image" and rows[f"{role}_image"].null_count for role in SOURCES):
-            return True
-    return False
 
 
 def _cases(records: Dataset, direction: str) -> Cases:

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 PEOPLE = "people"
 ITEMS = "items.csv"
 TYPES = {"accepted": bool, "population": int}
-COLUMNS = ["item", "record_id", "dataset", "direction", *TYPES]  # of texts but for these
+COLUMNS = ["item", "record_id", "direction", *TYPES]  # of texts but for these
 CRITERIA = {  # of the paper's audit of edits; key -> question to the annotator
     "fp_wrong": "the false positive is genuinely wrong for the query",
     "edit_fits": "the edit fits the query",
@@ -79,7 +79,7 @@ def read_items(folder: Path) -> pd.DataFrame:
         UserError: If the file is damaged.
 
     Returns:
-        `item`, `record_id` (empty for dropped failures), `folder`, `dataset`, `direction`, `accepted`, and
+        `item`, `record_id` (empty for dropped failures), `folder`, `direction`, `accepted`, and
         `population` (size of the stratum that the item was drawn from).
     """
     path = folder / ITEMS

@@ -20,6 +20,7 @@ REASONS = {
     "editor_failed": "the image editor gave no image",
     "unreadable_image": "an image could not be opened",
 }
+REJECTED = ("gt_invalid", "fp_too_similar")  # by the audit
 
 _TEXT, _IMAGE, _INTEGER, _REAL = Value("string"), Image(), Value("int64"), Value("float32")
 _WHAT = {  # column: (type, meaning); what records and dropped failures share

@@ -43,19 +43,26 @@ class Failures:
     Arrays that a draw indexes end in one more element, -1: the value of record -1, "none".
 
     Args:
-        table: Columns `q` and `fp` (rows of images or captions), `has_edit`, `fp_score` and `record_id`, with the
-            records' rows as index.
+        rows: The records in this order, (n,).
+        n_edits: How many have an edit.
+        queries: Row of each record's query among images or captions, (n,).
+        negatives: Row of its false positive, (n,).
         n_queries: How many queries there may be.
         n_negatives: How many false positives there may be; the row of the first edit.
     """
 
-    def __init__(self, table: pd.DataFrame, n_queries: int, n_negatives: int) -> None:
-        table = table.sort_values(["has_edit", "fp_score", "record_id"], ascending=[False, False, True])
-        self.n_edits = int(table["has_edit"].sum())
-        self.edited_rows = table.index.to_numpy()[: self.n_edits]  # (n_edits,) in the records
-        self.queries = np.append(table["q"].to_numpy(np.int64), -1)  # (n + 1,)
-        self.negatives = np.append(table["fp"].to_numpy(np.int64), -1)  # (n + 1,)
-        self.edits = np.full(len(table) + 1, -1)  # (n + 1,)
+    def __init__(
+        self,
+        rows: np.ndarray,
+        n_edits: int,
+        queries: np.ndarray,
+        negatives: np.ndarray,
+        n_queries: int,
+        n_negatives: int,
+    ) -> None:
+        self.n_edits, self.edited_rows = n_edits, rows[:n_edits]
+        self.queries, self.negatives = np.append(queries, -1), np.append(negatives, -1)  # (n + 1,)
+        self.edits = np.full(len(rows) + 1, -1)  # (n + 1,)
         self.edits[: self.n_edits] = n_negatives + np.arange(self.n_edits)
         self.by_query = Groups(self.queries[:-1], n_queries)
         self.edits_by_query = Groups(self.queries[: self.n_edits], n_queries)
@@ -88,13 +95,16 @@ def index_failures(records: Dataset, pairs: Pairs) -> tuple[Failures, Failures]:
         raise UserError(f"The records lack {missing}; they have {records.column_names}. See `load_records`.")
     arrow = records.select_columns(COLUMNS).with_format("arrow")
     table = arrow.select_columns(COLUMNS[:5])[:].combine_chunks()  # casts copy the offsets before each chunk
-    frame = table.select(["record_id", "direction", "fp_score"]).to_pandas()
     sides, sizes = [], {"image": len(pairs.images), "caption": len(pairs.captions)}
     for direction, query, negative in (("i2t", "image", "caption"), ("t2i", "caption", "image")):
-        has_edit = [part for block in arrow.iter(1024) for part in block[EDIT[direction]].is_valid().to_pylist()]
+        has_edit = np.array([part.as_py() for block in arrow.iter(1024) for part in block[EDIT[direction]].is_valid()])
         q, fp = _rows(table["q_id"], pairs, query), _rows(table["fp_id"], pairs, negative)
-        ours = (frame["direction"] == direction) & (q >= 0) & (fp >= 0)
-        sides.append(Failures(frame.assign(q=q, fp=fp, has_edit=has_edit)[ours], sizes[query], sizes[negative]))
+        is_ours = pc.equal(table["direction"], direction).to_numpy() & (q >= 0) & (fp >= 0)
+        keys = table.select(["fp_score", "record_id"]).append_column("has_edit", pa.array(has_edit.astype(np.int8)))
+        order = [("has_edit", "descending"), ("fp_score", "descending"), ("record_id", "ascending")]
+        rows = np.flatnonzero(is_ours)
+        rows = rows[pc.sort_indices(keys.filter(pa.array(is_ours)), order).to_numpy()]
+        sides.append(Failures(rows, int(has_edit[rows].sum()), q[rows], fp[rows], sizes[query], sizes[negative]))
     return sides[0], sides[1]
 
 

@@ -1,9 +1,11 @@
-"""Restore the source images of records that were saved without them."""
+"""Restore the source images of records that were saved without them, and of dropped failures."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset, Image
 
 from repair_hf.pairs.cells import undecoded
@@ -12,6 +14,17 @@ from repair_hf.records.columns import MODALITIES, SOURCES
 from repair_hf.runtime.options import UserError
 
 BATCH_SIZE = 100  # records
+
+
+def lacks_images(records: Dataset) -> bool:
+    """Return whether an image of a query, ground truth or false positive is missing."""
+    raw = records.with_format("arrow")[:]
+    for direction, kinds in MODALITIES.items():
+        rows = raw.filter(pc.equal(raw["direction"], direction))
+        cells = [f"{role}_image" for role in SOURCES if kinds[role] == "image"]
+        if len(rows) and any(cell not in rows.column_names or rows[cell].null_count for cell in cells):
+            return True
+    return False
 
 
 def restore_images(records: Dataset, pairs: Pairs) -> Dataset:
@@ -24,6 +37,10 @@ def restore_images(records: Dataset, pairs: Pairs) -> Dataset:
     sources = undecoded(pairs.images, "image")
     cells = [f"{role}_image" for role in SOURCES]
     for cell in cells:
+        if cell not in records.column_names:  # of dropped failures
+            records = records.add_column(
+                cell, pa.nulls(len(records), pa.struct({"bytes": pa.binary(), "path": pa.string()}))
+            )
         records = records.cast_column(cell, Image(decode=False))
 
     def image_of(name: str) -> Any:

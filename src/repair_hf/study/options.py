@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
-from repair_hf.runtime.options import Bounded, PairsOptions, UserError, opt
+from repair_hf.runtime.options import Bounded, PairsOptions, UserError, changed, fields_of, fill, opt
 from repair_hf.synthesis.models import ORACLE
 from repair_hf.synthesis.options import EditorOptions, LLMOptions
 
@@ -14,7 +16,7 @@ from repair_hf.synthesis.options import EditorOptions, LLMOptions
 class Size:
     """A toy world with its hyperparameters, or the hyperparameters of a pretrained CLIP without a world."""
 
-    world: dict[str, int] | None
+    world: Mapping[str, int] | None
     max_queries: int | None
     learning_rates: tuple[float, ...]
     epochs: tuple[float, ...]
@@ -24,9 +26,8 @@ class Size:
 
 SIZES = {
     "tiny": Size({"train": 32, "validation": 16, "test": 24}, 16, (1e-4,), (0.2,), (1.0,), 16),
-    "small": Size({"train": 500, "validation": 300, "test": 300}, None, (1e-4, 3e-4), (1.5,), (1.0,), 64),
-    "full": Size({"train": 2000, "validation": 1000, "test": 2000}, None, (3e-4, 1e-4), (3.0, 6.0), (1.0, 0.5), 128),
-    "large": Size({"train": 10000, "validation": 1000, "test": 2000}, None, (3e-4,), (3.0,), (1.0,), 128),
+    "small": Size({"train": 1000, "validation": 1000, "test": 2000}, None, (3e-4, 1e-4), (2.0, 4.0), (1.0, 0.5), 128),
+    "large": Size({"train": 10_000, "validation": 1000, "test": 2000}, None, (3e-4,), (2.0,), (1.0,), 128),
 }
 OWN_DATA = Size(None, None, (1e-5, 5e-6, 2e-6), (5.0,), (0.5, 1.0), 128)
 
@@ -59,19 +60,17 @@ class StudyOptions(Bounded):
         "further cost.",
         main=True,
     )
+    near_misses: list[str] = opt(
+        [], "Records of the test split, folders or Hub ids, as a second measure. Toy world: made by the study."
+    )
     seeds: int = opt(3, "Training runs of each method.", least=1, main=True)
-    size: Literal["tiny", "small", "full", "large"] | None = opt(
-        None,
-        "Toy world, without --pairs: `tiny` takes seconds, `large` has 10,000 training images. Default: full.",
-        main=True,
+    size: Literal["tiny", "small", "large"] | None = opt(
+        None, "Size of the toy world, if --pairs is not given; `tiny` takes seconds. Default: small.", main=True
     )
     model: str = opt(
         "world/base",
         "Retriever: Hub id or folder of a dual encoder, or a toy retriever such as world/base.",
         main=True,
-    )
-    other_model: str | None = opt(
-        None, "Another retriever, for the methods other-backbone and other-backbone-vanilla. Toy world: world/narrow."
     )
     swaps: dict | None = opt(
         None,
@@ -86,44 +85,46 @@ class StudyOptions(Bounded):
     d_t2i: int = opt(1, "False positive images to keep per caption.", least=1)
     tune: bool = opt(
         False,
-        "Tune learning rate, epochs and grid weight on the validation split; otherwise the first of each is used.",
+        "Choose learning rate, epochs and grid weight on the validation split; otherwise each that you name is a row.",
         main=True,
     )
-    learning_rates: list[float] = opt([], "Peak learning rates to try. Default: the paper's, or by --size.", above=0)
-    epochs: list[float] = opt([], "Numbers of passes over the training captions to try.", above=0, main=True)
-    grid_weights: list[float] = opt([], "Weights of the grid loss (lambda) to try.", least=0)
-    batch_size: int | None = opt(None, "Pairs per batch. Default: 128, less in small toy worlds.", least=1)
+    learning_rates: list[float] = opt([], "Peak learning rates. Default: the paper's, or by --size.", above=0)
+    epochs: list[float] = opt([], "Numbers of passes over the training captions.", above=0, main=True)
+    fills: list[str] = opt([], "Fills of `train` for RePair, each a row: edits, paper. Default: the method's.")
+    losses: list[str] = opt(
+        [], "Losses of `train` for what methods add, each a row: batch, grid, both. Default: the method's."
+    )
+    grid_weights: list[float] = opt([], "Weights of the grid loss (lambda).", least=0)
+    budgets: list[str] = opt(
+        [],
+        "Parts of a method's data to train on, each a row: all, samples=N, calls=N (LLM calls and images), or "
+        "usd=N@A+B at A dollars per LLM call and B per image. Default: all.",
+    )
+    batch_size: int | None = opt(None, "Pairs per batch. Default: 128, less in the tiny toy world.", least=1)
     training: dict | None = opt(
         None, """More options of `repair-hf train` for all methods, as JSON, such as '{"fp16": true}'."""
     )
-    shares: list[float] = opt(
-        [1.0], "Shares of each method's samples to train on, such as 0.2 0.6 1; 1 is always added.", above=0, most=1
-    )
-    sample_sizes: list[int] = opt(
-        [], "Numbers of each method's samples to train on, such as 20000 60000; all are always added.", least=2
-    )
     test_split: str = opt("test", "Split for the reported results.", main=True)
     validation_split: str = opt("validation", "Split that --tune evaluates on.", main=True)
-    resamples: int = opt(2000, "Bootstrap resamples of the images, for the 95% intervals.", least=1)
     paper: Literal["flickr30k", "coco30k"] | None = opt(
-        None,
-        "Add columns with the RePair paper's results on this dataset.",
+        None, "Add columns with the RePair paper's results on this dataset."
     )
-    keep_models: bool = opt(
-        False, "Keep the weights of each reported training run; by default they are deleted after evaluation."
+    keep_models: bool = opt(False, "Keep the weights of each reported training run, in `cells`.")
+    results: str | None = opt(
+        None, "File of finished training runs, to which new ones are added. Default: OUTPUT/results.parquet."
     )
-    cells: str | None = opt(
-        None, "Folder of small JSON results, one per training run: existing ones are reused, new ones added."
-    )
-    table: bool = opt(False, "Write the tables from --cells alone, without training.")
+    table: bool = opt(False, "Write the tables from --results alone, without training.")
     dry_run: bool = opt(False, "Print each method's requests and their cost, then stop.", neutral=True, main=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.datasets is not None and not self.datasets:
             raise UserError("`datasets` is empty; name datasets and their options, or leave it out.")
-        if self.table and not self.cells:
-            raise UserError("`table` needs `cells`, the folder of finished cells.")
+        for name, known in (("fills", ("edits", "paper")), ("losses", ("batch", "grid", "both"))):
+            if unknown := set(getattr(self, name)) - set(known):
+                raise UserError(f"`{name}` takes {', '.join(known)}, got {min(unknown)!r}.")
+        for budget in self.budgets:
+            parse_budget(budget)
 
 
 @dataclass
@@ -149,12 +150,125 @@ class StudyEditorOptions(EditorOptions):
     editor: str = opt("world", "Image editor of all methods, as for `repair-hf synthesize`.", main=True)
 
 
-def size_of(options: StudyOptions, pairs: StudyPairsOptions) -> Size:
-    """Return the toy world that the options name, or the hyperparameters for one's own data."""
-    if pairs.pairs is None:
-        return SIZES[options.size or "full"]
-    if options.size is not None:
+@dataclass(frozen=True)
+class DataOptions:
+    """One dataset of a study, and what is its own."""
+
+    name: str
+    pairs: StudyPairsOptions
+    size: Size
+    model: str
+    records: tuple[str, ...]
+    near_misses: tuple[str, ...]
+    max_queries: int | None
+    paper: str | None
+
+
+@dataclass(frozen=True)
+class Models:
+    """An LLM and an image editor."""
+
+    llm: LLMOptions
+    editor: EditorOptions
+
+
+OWN = ("size", "model", "records", "near_misses", "max_queries", "paper")  # what a dataset may have besides pairs
+
+
+def datasets_of(options: StudyOptions, pairs: StudyPairsOptions) -> list[DataOptions]:
+    """Return the datasets of a study, in order.
+
+    Raises:
+        UserError: If a name or an option cannot be used.
+    """
+    if options.datasets is None:
+        return [_dataset(options.size or ("small" if pairs.pairs is None else "pairs"), options, pairs)]
+    found = []
+    for name, own in options.datasets.items():
+        _check_named("datasets", name, own, "pairs: data/flickr30k")
+        try:
+            of_pairs, of_study = ({key: own[key] for key in own if (key in OWN) == is_own} for is_own in (False, True))
+            (one,) = fill([StudyPairsOptions], asdict(pairs) | of_pairs, f"datasets {name}")
+            found.append(_dataset(name, replace(options, datasets=None, **of_study), one))
+        except UserError as error:
+            raise UserError(f"`datasets` {name}: {error}") from error
+    return found
+
+
+def models_of(options: StudyOptions, llm: LLMOptions, editor: EditorOptions) -> dict[str | None, Models]:
+    """Return the study's LLM and editor, and those of each swap: the study's, with the options that differ.
+
+    Raises:
+        UserError: If a name or an option cannot be used.
+    """
+    # instances of the base classes, which the stages know; one ledger for all
+    llm = LLMOptions(**asdict(llm) | {"ledger": llm.ledger or options.output})
+    found: dict[str | None, Models] = {None: Models(llm, EditorOptions(**asdict(editor)))}
+    for name, own in (options.swaps or {}).items():
+        _check_named("swaps", name, own, "llm: openai/gpt-4o")
+        if taken := [each for each in ("max_usd", "max_calls", "ledger") if each in own]:
+            raise UserError(f"`swaps` {name} has `{taken[0]}`, which is one for all methods; give it beside `swaps`.")
+        known = changed(llm) | {"llm": llm.llm} | changed(editor) | {"editor": editor.editor}
+        for kind in ("llm", "editor"):
+            if _provider(own.get(kind, known[kind])) != _provider(known[kind]):
+                known.pop(f"{kind}_base_url", None)  # the other provider is not at this address
+        try:
+            found[name] = Models(*fill([LLMOptions, EditorOptions], known | own, "swaps"))
+        except UserError as error:
+            raise UserError(f"`swaps` {name}: {error}") from error
+    return found
+
+
+def parse_budget(budget: str) -> tuple[str, float, float, float]:
+    """Return the kind of a budget, its amount, and dollars per LLM call and per image.
+
+    Example:
+        >>> parse_budget("usd=5@0.0005+0.04")
+        ('usd', 5.0, 0.0005, 0.04)
+    """
+    if budget == "all":
+        return "all", 1.0, 0.0, 0.0
+    match = re.fullmatch(r"(samples|calls)=([\d.]+)|(usd)=([\d.]+)@([\d.]+)\+([\d.]+)", budget)
+    if match is None:
+        raise UserError(
+            f"`budgets` has {budget!r}; give all, samples=N, calls=N, or usd=N@A+B, such as usd=5@0.0005+0."
+        )
+    if match[1]:
+        return match[1], float(match[2]), 0.0, 0.0
+    return "usd", float(match[4]), float(match[5]), float(match[6])
+
+
+def _dataset(name: str, options: StudyOptions, pairs: StudyPairsOptions) -> DataOptions:
+    if pairs.pairs is not None and options.size is not None:
         raise UserError(
             f"`size` {options.size} is one of the toy world, but `pairs` names {pairs.pairs}; leave one out."
         )
-    return OWN_DATA
+    if pairs.pairs is not None and options.model.startswith("world/") and not _is_world(pairs.pairs):
+        raise UserError(
+            f"`model` {options.model} knows the toy world alone, and `pairs` names {pairs.pairs}; name the retriever "
+            "to train."
+        )
+    size = OWN_DATA if pairs.pairs is not None else SIZES[options.size or "small"]
+    own = (tuple(options.records), tuple(options.near_misses), options.max_queries or size.max_queries, options.paper)
+    return DataOptions(name, pairs, size, options.model, *own)
+
+
+def _is_world(pairs: str) -> bool:
+    from repair_hf.toyworld.corpus import is_world
+
+    return is_world(pairs)
+
+
+def _check_named(option: str, name: str, own: Any, example: str) -> None:
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise UserError(f"`{option}` has {name!r}, which cannot be a folder's name; use letters, digits and dashes.")
+    if not isinstance(own, Mapping):
+        raise UserError(f"`{option}` {name} has {own!r}; give its options by name, such as `{example}`.")
+    if option == "datasets":
+        known = [*fields_of(PairsOptions), *OWN]
+        if unknown := [each for each in own if each not in known]:
+            raise UserError(f"`datasets` {name} has `{unknown[0]}`; a dataset may have {', '.join(known)}.")
+
+
+def _provider(id: str) -> str:
+    return id.removeprefix("litellm:").partition("/")[0]

@@ -1,86 +1,211 @@
-"""What a study will take: hours by number of GPUs, dollars and gigabytes (`--dry-run`)."""
+"""Which cells a study needs, given those that are finished: its arms, what they are compared with, and the tuning.
+
+An arm is a row of the tables: a method with settings, on a dataset. Each is compared with plain training (`vanilla`)
+of the same seed twice: at equal steps, and at equal compute, that is, with the number of steps that encodes as many
+images or captions, whichever is more. That number is rounded up, so that arms share plain runs.
+
+With `tune`, each method and loss tries each learning rate with each number of epochs and the first grid weight, then
+the other weights, with two seeds on the validation split. The highest score wins, of equals the first one tried: the
+mean of R@1 in both directions and, if there are near misses, of the accuracies on them. Ablations use the settings
+of `repair` or `repair-paper`. Plain training of each length is tuned, too: a learning rate that was chosen for fewer
+steps would handicap longer training.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import inf
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from repair_hf.analysis.costs import Item, items_of
-from repair_hf.llm.calls import format_dollars
-from repair_hf.llm.cost import Estimate
-from repair_hf.study.estimates import Estimator
-from repair_hf.study.methods.method import Baseline, Method
-from repair_hf.study.running import Study
-from repair_hf.study.swaps import Models
-from repair_hf.study.tuning import TUNING_SEEDS, has_grid_loss
-from repair_hf.synthesis.models import find_editor, find_llm
-from repair_hf.synthesis.options import EditorOptions, LLMOptions
+from repair_hf.study.methods.method import Method, RepairVariant
+from repair_hf.study.results import BASE, Cell, Row, Settings
+from repair_hf.study.setting import Setting, StudyData
 
-GPUS = (1, 4, 8)
-# Assumed, not measured: FLUX.2-klein-9B with 8 steps at 512 px, and five epochs of training on grids.
-SECONDS_PER_IMAGE, STEPS, CAPTIONS_PER_HOUR = 1.0, 8, 145_000
-REQUESTS_PER_MINUTE = 1000  # assumed of a provider, unless `requests_per_minute` is set
-PNG_BYTES, DECODED_BYTES = 1e6 / 3, 3 * 224**2  # assumed of an image of 512 px; of one as training reads it
-HEADS = ("GPUs", "hours for images", "for trainings", "LLM hours", "hours in all", "dollars", "GB")
+PLAIN, TUNING_SEEDS = "vanilla", 2
+SCORED = ("i2t_R@1", "t2i_R@1", "i2t_truth", "t2i_truth")  # both measures, in both directions
 
 
-def plan_rows(estimator: Estimator, methods: Sequence[Method], trainings: int) -> list[tuple[str, ...]]:
-    """Build a row for each number of GPUs. Images are made while the LLM answers; trainings follow."""
-    asked = estimator.by_models(methods)
-    price = sum((each for _, each in asked), Estimate()).dollars
-    training_hours = trainings * estimator.corpus.captions / CAPTIONS_PER_HOUR
-    image_hours = sum(each.image_calls * seconds_per_image(models.editor) for models, each in asked) / 3600
-    llm_hours = sum(each.llm_calls / (rate(models.llm) or inf) for models, each in asked) / 60
-    gigabytes = sum(each.image_calls * (models.editor.editor_size / 512) ** 2 for models, each in asked) * PNG_BYTES
-    gigabytes += (estimator.corpus.images + edited_images(estimator, methods)) * DECODED_BYTES
-    rows = []
-    for count in GPUS:
-        images, training = image_hours / count, training_hours / count
-        hours = (images, training, llm_hours, max(images, llm_hours) + training)
-        rows.append(
-            (str(count), *(f"{each:,.1f}" for each in hours), format_dollars(price), f"{gigabytes / 1e9:,.1f}")
-        )
-    return rows
+@dataclass(frozen=True)
+class Arm:
+    """A row of the tables; rows of results, one of each seed."""
+
+    data: str
+    method: str
+    settings: Settings
+    rows: Sequence[Row]
+    same_steps: Sequence[Row]  # plain training of as many steps
+    same_compute: Sequence[Row]  # plain training that encodes as much
+
+    @property
+    def ratio(self) -> float:
+        """Steps of `same_compute` divided by those of `same_steps`."""
+        return self.same_compute[0].cell.settings.epochs / self.same_steps[0].cell.settings.epochs
 
 
-def seconds_per_image(editor: EditorOptions) -> float:
-    """Return the GPU time of an image, in proportion to the denoising steps; 0 for a hosted editor."""
-    return 0.0 if find_editor(editor)[0] == "litellm" else SECONDS_PER_IMAGE * editor.editor_steps / STEPS
+class Plan:
+    """What a study needs.
+
+    Args:
+        setting: The study.
+        wanted: Names of its methods; plain training is added.
+        find: Returns the row of a finished cell, or None.
+
+    Attributes:
+        missing: After `arms`, the cells that are still to be run, in order.
+        tried: After `arms`, the rows on the validation split, by the method and loss that they were tuned for.
+        left_out: Methods without training data, with the reason; to be filled by who runs the cells.
+    """
+
+    def __init__(self, setting: Setting, wanted: Sequence[str], find: Callable[[Cell], Row | None]) -> None:
+        self.setting, self.options, self.find = setting, setting.options, find
+        self.wanted = list(dict.fromkeys([PLAIN, *wanted]))
+        self.missing: dict[Cell, None] = {}
+        self.tried: dict[tuple[str, str], list[Row]] = {}
+        self.left_out: dict[tuple[str, str], str] = {}  # by dataset and method
+
+    def arms(self) -> list[Arm]:
+        """Return the arms that are finished, and collect the cells that are missing."""
+        self.missing, self.tried = {}, {}
+        found = []
+        for data in self.setting.datasets.values():
+            self.base(data)
+            for name in self.wanted:
+                method = self.setting.methods[name]
+                if not self._is_left_out(data, method) and not self.setting.lacks(method, data):
+                    arms = [self._arm(data, method, settings) for settings in self._all_settings(data, method)]
+                    found += [arm for arm in arms if arm is not None]
+        return found
+
+    def base(self, data: StudyData) -> Row | None:
+        rows = self._need([Cell(data.name, BASE, self.options.test_split)])
+        return rows and rows[0]
+
+    def _is_left_out(self, data: StudyData, method: Method) -> bool:
+        """Return whether a method, or the one whose settings it would take, has no data."""
+        needed = (method.name, method.tuned_as) if self.options.tune else (method.name,)
+        for name in needed:
+            if reason := self.left_out.get((data.name, name)):
+                self.left_out.setdefault((data.name, method.name), reason)
+                return True
+        return False
+
+    def _arm(self, data: StudyData, method: Method, settings: Settings) -> Arm | None:
+        rows = self._seeds(data, method, settings)
+        plain = self.setting.methods[PLAIN]
+        steps = self._plain(data, settings.epochs)
+        same_steps = steps and self._seeds(data, plain, steps)
+        if not rows or not same_steps:
+            return None
+        ratio = compute_ratio(rows[0].values, same_steps[0].values)
+        compute = self._plain(data, ratio * settings.epochs)
+        same_compute = compute and self._seeds(data, plain, compute)
+        return Arm(data.name, method.name, settings, rows, same_steps, same_compute) if same_compute else None
+
+    def _seeds(self, data: StudyData, method: Method, settings: Settings) -> list[Row] | None:
+        split = self.options.test_split
+        return self._need([Cell(data.name, method.name, split, seed, settings) for seed in range(self.options.seeds)])
+
+    def _need(self, cells: Sequence[Cell]) -> list[Row] | None:
+        """Return the rows of some cells; None if any is missing, which is noted."""
+        rows = [self.find(cell) for cell in cells]
+        self.missing |= {cell: None for cell, row in zip(cells, rows, strict=True) if row is None}
+        found = [row for row in rows if row is not None]
+        return found if len(found) == len(cells) else None
+
+    def _all_settings(self, data: StudyData, method: Method) -> Iterator[Settings]:
+        """Yield the settings of a method's arms, as far as they are known."""
+        for start in self._starts(data, method):
+            for settings in self._chosen(data, method, start):
+                for budget in (self.options.budgets or ["all"]) if method.makes_data else ["all"]:
+                    yield replace(settings, budget=budget)
+
+    def _starts(self, data: StudyData, method: Method) -> Iterator[Settings]:
+        """Yield each fill and loss of a method, with the first learning rate, epochs and weight."""
+        own = self.options
+        has_choice = method.objective is None and method.makes_data
+        is_repair = isinstance(method, RepairVariant)
+        losses = own.losses if own.losses and has_choice else [method.loss if method.makes_data else ""]
+        both_ways = is_repair and len(method.directions) == 2 and method.own_fill is None
+        fills = own.fills if own.fills and both_ways else [method.fill]
+        space = self._space(data)
+        for fill, loss in itertools.product(fills, losses):
+            weight = space["grid_weights"][0] if loss in ("grid", "both") else 0.0
+            yield Settings(space["learning_rates"][0], space["epochs"][0], fill, loss, weight)
+
+    def _space(self, data: StudyData) -> Mapping[str, Sequence[float]]:
+        names = ("learning_rates", "epochs", "grid_weights")
+        return {name: getattr(self.options, name) or getattr(data.options.size, name) for name in names}
+
+    def _chosen(self, data: StudyData, method: Method, start: Settings) -> list[Settings]:
+        """Return the settings of a method with a fill and a loss: the tuned ones, or each that was named."""
+        if self.options.tune:
+            found = self._tuned(data, method, start, self._space(data))
+            return [found] if found else []
+        names = {"learning_rate": "learning_rates", "epochs": "epochs", "grid_weight": "grid_weights"}
+        values = [
+            getattr(self.options, option)
+            if getattr(self.options, option) and getattr(start, name)
+            else [getattr(start, name)]
+            for name, option in names.items()
+        ]
+        return [replace(start, **dict(zip(names, each, strict=True))) for each in itertools.product(*values)]
+
+    def _plain(self, data: StudyData, epochs: float) -> Settings | None:
+        """Return the settings of plain training of some length."""
+        plain, space = self.setting.methods[PLAIN], self._space(data)
+        if not self.options.tune:
+            return Settings(space["learning_rates"][0], epochs)
+        start = Settings(space["learning_rates"][0], epochs)
+        return self._tuned(data, plain, start, {**space, "epochs": [epochs]})
+
+    def _tuned(
+        self, data: StudyData, method: Method, start: Settings, space: Mapping[str, Sequence[float]]
+    ) -> Settings | None:
+        """Choose settings on the validation split; None if cells are missing."""
+        as_method = self.setting.methods[method.tuned_as]
+        first = start
+        if as_method is not method:
+            first = replace(start, fill=as_method.fill, loss=as_method.loss, grid_weight=0.0)
+            if as_method.loss in ("grid", "both"):
+                first = replace(first, grid_weight=space["grid_weights"][0])
+        lengths = itertools.product(space["learning_rates"], space["epochs"])
+        points = [replace(first, learning_rate=rate, epochs=epochs) for rate, epochs in lengths]
+        best = self._best(data, as_method, points)
+        if best is not None and best.grid_weight:
+            best = self._best(data, as_method, [replace(best, grid_weight=weight) for weight in space["grid_weights"]])
+        if best is None:
+            return None
+        weight = 0.0 if not start.grid_weight else best.grid_weight or start.grid_weight
+        return replace(best, fill=start.fill, loss=start.loss, grid_weight=weight)
+
+    def _best(self, data: StudyData, method: Method, points: Sequence[Settings]) -> Settings | None:
+        if len(points) == 1:
+            return points[0]
+        split, found = self.options.validation_split, {}
+        for point in points:
+            found[point] = self._need([Cell(data.name, method.name, split, n, point) for n in range(TUNING_SEEDS)])
+        if None in found.values():
+            return None
+        key = data.name, f"{method.name} {points[0].fill} {points[0].loss}"
+        for rows in found.values():
+            self.tried.setdefault(key, []).extend(row for row in rows or [] if row not in self.tried.get(key, []))
+        return max(points, key=lambda point: statistics.fmean(score(row) for row in found[point] or []))
 
 
-def rate(llm: LLMOptions) -> float:
-    """Return a provider's requests per minute; 0 for a local LLM, whose time is not counted."""
-    return (llm.requests_per_minute or REQUESTS_PER_MINUTE) * (find_llm(llm)[0] == "litellm")
+def score(row: Row) -> float:
+    """Return the mean of both measures in both directions, as far as there are near misses."""
+    return statistics.fmean(row.metrics[name] for name in SCORED if name in row.metrics)
 
 
-def bill(asked: Sequence[tuple[Models, Estimate]]) -> list[Item]:
-    """List what each LLM answers, then what each editor makes."""
-    items = [item for models, each in asked for item in items_of(each, models.llm, models.editor) if item.number]
-    return sorted(items, key=lambda item: item.kind)
+def compute_ratio(training: Mapping[str, float], plain: Mapping[str, float]) -> float:
+    """Return how many plain steps encode as much as one step of another training, rounded up.
 
-
-def edited_images(estimator: Estimator, methods: Sequence[Method]) -> float:
-    """Return how many made images the methods train on, which are decoded into files."""
-    made: dict[str, float] = {}
-    for method in methods:
-        if isinstance(method, Baseline):
-            makers = [maker for maker in method.parts.values() if maker.makes_images]
-            made |= {maker.name: estimator.corpus.captions for maker in makers}
-        elif method.records:
-            made[method.product] = estimator.triplets(method)["t2i"] * method.rounds
-    return sum(made.values())
-
-
-def count_trainings(study: Study, seeds: int) -> int:
-    """Count the trainings of a study, without plain trainings at equal compute."""
-    methods = [study.methods[name] for name in study.wanted]
-    swept = sum(bool(each.parts if isinstance(each, Baseline) else each.records) for each in methods)
-    count = seeds * (len(methods) + (len(study.points) - 1) * swept)
-    for name in {method.tuned_as for method in methods} if study.tune else ():
-        method = study.methods[name]
-        weights = len(study.space.grid_weights) - 1 if has_grid_loss(method) else 0
-        tried = len(study.space.rates_and_lengths(method)) + weights
-        if tried > 1:
-            reused = min(seeds, TUNING_SEEDS) * (name in study.wanted)  # the best one is not trained again
-            count += TUNING_SEEDS * tried - reused
-    return count
+    Example:
+        >>> plain = {"images_per_step": 128, "texts_per_step": 128}
+        >>> compute_ratio({"images_per_step": 256, "texts_per_step": 150}, plain)
+        2.0
+    """
+    most = max(training[name] / plain[name] for name in ("images_per_step", "texts_per_step"))
+    return max(float(math.ceil(most - 0.02)), 1.0)  # a batch may hold a caption twice

@@ -1,170 +1,198 @@
-"""The data that methods train on: samples of the baselines, and records of RePair and its variants.
+"""Make what methods train on beside the pairs: samples of the baselines, and records of RePair and its variants.
 
-A product is made once for all methods and seeds, in a folder of its own below `products/`. Finished products are
-reused; a folder that was made with other options raises an error. The ceilings of the study's LLM apply to all folders
-together.
-
-Several processes make products side by side. All products pay from one ledger, so common questions are paid once.
+Each is made once for all methods and seeds, in a folder of its own below the dataset's; finished ones are reused.
+All pay from the study's one ledger and keep their images in its one folder of candidates: what several ask is paid
+once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from datasets import Dataset
 
-from repair_hf.llm.batches import BatchesOpen
+from repair_hf.evaluation.cases import Cases
+from repair_hf.evaluation.near_misses import load_near_misses
 from repair_hf.llm.cost import known_dollars
-from repair_hf.llm.ledger import BudgetSpent
-from repair_hf.llm.ledger_file import paid_by
+from repair_hf.llm.ledger_file import has_payments, take_over
 from repair_hf.llm.prompts import SHIPPED, Drawing, Prompts, fit_instruction
+from repair_hf.mining.mine import mine
 from repair_hf.records.dataset import NoRecords, build
-from repair_hf.runtime.run_folder import RunStopped, digest
+from repair_hf.runtime.options import changed
+from repair_hf.runtime.own_files import read_json
+from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
 from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.methods.method import Baseline, Maker, Method, RepairVariant
+from repair_hf.study.methods.method import Maker, Method, RepairVariant
 from repair_hf.study.methods.samples import DROPPED, SAMPLES
-from repair_hf.study.repair_records import RepairRecords
-from repair_hf.study.setting import Knobs, Setting
-from repair_hf.study.spending import Cost, Product, products_in
+from repair_hf.study.options import parse_budget
+from repair_hf.study.setting import NEAR_MISSES, Setting, StudyData
 from repair_hf.synthesis.candidates import link_candidates
 from repair_hf.synthesis.models import ORACLE, local_weights, open_chat, open_editor, open_ledger, prompts_of
-from repair_hf.synthesis.options import LLMOptions
 from repair_hf.synthesis.outcome import NothingRepaired
+from repair_hf.synthesis.synthesize import synthesize
 
 SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"
+
+
+@dataclass(frozen=True)
+class Product:
+    """Samples or records that a method trains on, and what they cost, rejects included.
+
+    Calls and dollars count every request, also repeated and reused ones, as if methods shared nothing. They are None
+    if unknown, as for records from the Hub.
+    """
+
+    data: Dataset
+    samples: int  # records without an edit do not count
+    llm_calls: int | None
+    images: int | None  # candidate images
+    dollars: float | None  # list price
 
 
 class Products:
     """The products of a study, each made on first use."""
 
     def __init__(self, setting: Setting) -> None:
-        self.setting, self.folder = setting, setting.output / "products"
-        self._repair = RepairRecords(setting, self.folder)
+        self.setting = setting
         self._made: dict[Any, Product] = {}
-        self._with_provider: dict[str, BatchesOpen] = {}  # products that wait for a batch, in this run
+        self._cases: dict[tuple[str, str], list[Cases]] = {}
 
-    def of(self, method: Method, knobs: Knobs) -> dict[str, Product]:
+    def of(self, method: Method, data: StudyData, *, waits: bool = True) -> dict[str, Product]:
         """Return what a method trains on beside the pairs, by part; RePair and its variants have one part, `records`.
-
-        The retriever between two rounds of repair is trained with `knobs`.
 
         Raises:
             NoRecords: If no failure became a record.
             RunStopped: If a ceiling is reached or a provider is down; answers so far are kept.
             BatchesOpen: If answers will come with a batch.
+            filelock.Timeout: If another process makes it, unless this one `waits`.
         """
+        if isinstance(method, RepairVariant):
+            return {"records": self._once(method.product, data, partial(self._records, method, data), waits)}
+        return {
+            part: self._once(maker.name, data, partial(self._samples, maker, data), waits)
+            for part, maker in method.parts.items()
+        }
+
+    def near_misses(self, data: StudyData, split: str) -> list[Cases]:
+        """Return the near misses of a split: those that were given, or in a toy world those that this makes there."""
+        if (data.name, split) not in self._cases:
+            self._cases[data.name, split] = self._near_misses(data, split)
+        return self._cases[data.name, split]
+
+    def _once(self, name: str, data: StudyData, make: Any, waits: bool) -> Product:
+        if (data.name, name) not in self._made:
+            with self.setting.lock(f"{data.name}--{name}", waits=waits):
+                self._made[data.name, name] = make()
+        return self._made[data.name, name]
+
+    def _records(self, variant: RepairVariant, data: StudyData) -> Product:
+        """Mine and repair, or take the records that were given."""
+        if self.setting.takes_records(variant, data):
+            folders, records = [Path(place) for place in data.options.records], data.records
+        else:
+            folders = [data.folder / variant.product]
+            records = self._repair(variant, data, folders[0])
+        return Product(records, int(has_edit(records).sum()), *cost_of(folders))
+
+    def _repair(self, variant: RepairVariant, data: StudyData, folder: Path) -> Dataset:
+        models, pairs, model = self.setting.models_of(variant), data.pairs, data.options.model
+        self._take_over(data)
+        wanted = self.setting.mining(data) | dict(variant.mine)
+        name = f"failures-{'-'.join(variant.mine.values()) or 'best'}"  # variants share them
+        with self.setting.lock(f"{data.name}--{name}"):
+            failures = mine(model, pairs, output=data.folder / name, cache_images=True, **wanted)
+        if len(variant.directions) == 1:
+            directions = np.array(failures["direction"])
+            failures = failures.select(np.flatnonzero(np.isin(directions, variant.directions)))
+        options = changed(models.llm) | changed(models.editor) | dict(variant.synthesize)
+        required = {"llm": models.llm.llm, "editor": models.editor.editor, "output": folder}
         try:
-            if isinstance(method, Baseline):
-                return self.setting.sharing.run_all(
-                    {str(part): partial(self._samples, maker) for part, maker in method.parts.items()}
-                )
-            return {"records": self._records(method, knobs)} if method.records else {}
+            return synthesize(failures, pairs, model, embed_source_images=False, **options | required)
         except NothingRepaired as error:  # the study leaves the method out and goes on
             raise NoRecords(str(error)) from error
-        except BudgetSpent as error:
-            dollars, calls = paid_by(products_in(self.folder))
-            raise RunStopped(
-                f"The study's limit is reached at `{method.name}`: {calls:,} LLM answers and ${dollars:.4f} are "
-                "paid for all products together. All answers are kept; raise `max_usd` or `max_calls` to go on."
-            ) from error
 
-    def lacks(self, method: Method) -> bool:
-        """Return whether something that a method trains on is still to be made."""
-        if isinstance(method, Baseline):
-            return any(self._is_missing(maker.name) for maker in method.parts.values())
-        is_made = not method.records or self.setting.has_records(method)
-        return not is_made and self._is_missing(f"{method.product}-records")
+    def _take_over(self, data: StudyData) -> None:
+        """Let methods that ask what existing records have paid for take it from there, once."""
+        paid = [Path(place) for place in data.options.records if Path(place).is_dir() and has_payments(place)]
+        if paid and not (data.folder / "failures-best").exists():
+            with open_ledger(self.setting.models[None].llm, data.folder) as ledger:
+                for place in paid:
+                    link_candidates(take_over(ledger.database, ledger.run, place), ledger.folder)
 
-    def _is_missing(self, folder: str) -> bool:
-        return not (self.folder / folder / "summary.json").is_file()
+    def _samples(self, maker: Maker, data: StudyData) -> Product:
+        folder = data.folder / maker.name
+        summary = self._stage(maker, data, folder).run(lambda _: self._make(maker, data, folder))
+        samples = Dataset.from_file(str(folder / SAMPLES_FILE))
+        return Product(samples, len(samples), summary["llm"], summary["images"], summary["dollars"])
 
-    def _records(self, variant: RepairVariant, knobs: Knobs) -> Product:
-        key = variant.product, variant.select, knobs if variant.rounds > 1 else None
-        make = partial(self._repair.make, variant, knobs)
-        return self._once(key, variant.product, make)
-
-    def _samples(self, maker: Maker) -> Product:
-        return self._once(maker.name, maker.name, partial(self._made_samples, maker))
-
-    def _once(self, key: Any, name: str, make: Callable[[], Product]) -> Product:
-        """Make a product, as the only process."""
-        if name in self._with_provider:
-            raise self._with_provider[name]
-        if key not in self._made:
-            with self.setting.sharing.lock(f"product--{name}"):
-                try:
-                    self._made[key] = make()
-                except BatchesOpen as stop:
-                    self._with_provider[name] = stop
-                    raise
-        return self._made[key]
-
-    def _made_samples(self, maker: Maker) -> Product:
-        folder, stage = self.folder / maker.name, self._stage(maker)
-        summary = stage.run(lambda _: self._make(maker, folder))
-        data, tried = Dataset.from_file(str(folder / SAMPLES_FILE)), max(summary["tried"], 1)
-        cost = Cost(
-            samples=len(data),
-            llm_calls=summary["llm"],
-            image_calls=summary["images"],
-            llm_per_sample=summary["llm"] / tried,
-            images_per_sample=summary["images"] / tried,
-            dollars=summary["dollars"],
-        )
-        return Product(data, cost, name_of_samples(stage.deciding, summary))
-
-    def _make(self, maker: Maker, folder: Path) -> dict[str, Any]:
-        setting, start, llm = self.setting, time.perf_counter(), self._llm_of(maker)
+    def _make(self, maker: Maker, data: StudyData, folder: Path) -> dict[str, Any]:
+        models = self.setting.models[None]
+        # a maker without an LLM loads none, and the ceilings apply all the same
+        none: dict[str, Any] = {"llm": ORACLE, "llm_base_url": None, "reasoning_effort": None, "batch": False}
+        llm = models.llm if maker.asks else replace(models.llm, **none)
         with open_ledger(llm, folder) as ledger:
-            link_candidates(folder, ledger.folder)  # before there were ledgers, each product had its own images
             chat = open_chat(llm, ledger)
-            editor = open_editor(setting.editor, setting.llm) if maker.makes_images else None
-            context = MakerContext(setting.pairs, setting.base, chat, editor, spacy_model=setting.spacy_model)
+            editor = open_editor(models.editor, models.llm) if maker.makes_images else None
+            context = MakerContext(data.pairs, data.base, chat, editor, spacy_model=self.setting.spacy_model)
             rows = asyncio.run(make_samples(maker, context))
         samples = build(rows, folder / SAMPLES_FILE, SAMPLES)
+        build(context.dropped, folder / DROPPED_FILE, DROPPED)
         texts, images = known_dollars(chat.usage.values()), context.image_dollars
         saved = sum(use.dollars_saved for use in chat.usage.values())
-        build(context.dropped, folder / DROPPED_FILE, DROPPED)
-        return asdict(context.asked) | {
+        return {
+            "llm": context.asked.llm,
+            "images": context.asked.images,
             "tried": context.tried,
             "samples": len(samples),
             "dollars": None if texts is None or images is None else texts + saved + images,
             "dropped": Counter(row["reason"] for row in context.dropped),
-            "seconds": time.perf_counter() - start,
         }
 
-    def _llm_of(self, maker: Maker) -> LLMOptions:
-        """Return the LLM, or the oracle for a maker without one: the ceilings apply, but no model is to be loaded."""
-        if maker.asks:
-            return self.setting.llm
-        return replace(self.setting.llm, llm=ORACLE, llm_base_url=None, reasoning_effort=None, batch=False)
-
-    def _stage(self, maker: Maker) -> Stage:
+    def _stage(self, maker: Maker, data: StudyData, folder: Path) -> Stage:
         """Return the folder of a maker's samples. Options that it does not use may change later."""
-        setting = self.setting
-        used = {"editor": setting.editor, "llm": setting.llm}
-        weights = local_weights(setting.editor).items()
+        models = self.setting.models[None]
+        used = {"editor": models.editor, "llm": models.llm}
+        weights = local_weights(models.editor).items()
         inputs: dict[str, Any] = {
             name: value for name, value in weights if name.removesuffix("_digest") in maker.means
         }
         if maker.parses:
-            inputs["spacy_model"] = setting.spacy_model
+            inputs["spacy_model"] = self.setting.spacy_model
         inputs |= {
             "maker": maker.name,
-            "pairs_fingerprint": setting.pairs.fingerprint,
-            "model_digest": setting.digest(setting.model),
-            "prompts": wording_digest(maker, prompts_of(setting.llm)),
+            "pairs_fingerprint": data.pairs.fingerprint,
+            "model_digest": data.base.digest,
+            "prompts": wording_digest(maker, prompts_of(models.llm)),
         }
-        options = [value for name, value in used.items() if name in maker.means]
-        return Stage("study", self.folder / maker.name, options, inputs)
+        return Stage("study", folder, [value for name, value in used.items() if name in maker.means], inputs)
+
+    def _near_misses(self, data: StudyData, split: str) -> list[Cases]:
+        options, pairs = self.setting.options, data.held_out(split)
+        if data.options.near_misses:
+            return load_near_misses(list(data.options.near_misses), pairs) if split == options.test_split else []
+        if data.world is None:
+            return []
+        folder, model = data.folder / f"near-misses-{split}", data.options.model
+        with self.setting.lock(f"{data.name}--near-misses-{split}"):
+            most = min(NEAR_MISSES, data.options.max_queries or NEAR_MISSES)
+            mined = mine(model, pairs, output=folder / "failures", max_queries=most, d_i2t=1, cache_images=True)
+            failures = mined.select(np.flatnonzero(np.array(mined["gt_rank"]) > 1))
+            exact: dict[str, Any] = {
+                "llm": ORACLE,
+                "editor": "world",
+                "candidates": 1,
+                "ledger": self.setting.options.output,
+            }
+            records = synthesize(failures, pairs, model, output=folder / "records", embed_source_images=False, **exact)
+        return load_near_misses(records, pairs)
 
 
 async def make_samples(maker: Maker, context: MakerContext) -> list[dict[str, Any]]:
@@ -173,14 +201,51 @@ async def make_samples(maker: Maker, context: MakerContext) -> list[dict[str, An
         return await maker.make(context)
 
 
-def name_of_samples(deciding: dict[str, Any], summary: dict[str, Any]) -> str:
-    """Digest samples by the options that decide them; unset ones do not count."""
-    kept = {key: value for key, value in deciding.items() if value}
-    return digest([kept, summary["samples"]])
-
-
 def wording_digest(maker: Maker, prompts: Prompts = SHIPPED) -> str:
     """Digest the prompts for texts and images of a maker."""
     images = [prompts.image(fit_instruction(""))] if maker.edits else []
     images += [Drawing("")] if maker.draws else []
     return digest([prompts.digest(tuple(maker.asks)), images])
+
+
+def has_edit(records: Dataset) -> np.ndarray:
+    """Return which records hold an edit, (n,)."""
+    return np.array([similarities is not None for similarities in records["candidate_similarities"][:]], bool)
+
+
+def cost_of(folders: Sequence[Path]) -> tuple[int | None, int | None, float | None]:
+    """Return the LLM requests, the candidate images and the dollars of syntheses, also of what was paid before.
+
+    All are unknown if one of the folders is not of a synthesis on this machine, such as a dataset of the Hub.
+    """
+    if not all((folder / "summary.json").is_file() for folder in folders):
+        return None, None, None
+    summaries = [read_json(folder / "summary.json", needs=("llm", "paid", "images")) for folder in folders]
+    uses = [use for summary in summaries for use in summary["llm"]]
+    made = [summary["images"] for summary in summaries]
+    texts = sum(use["dollars"] + use["dollars_saved"] for use in uses)
+    is_known = not any(use["unpriced"] for summary in summaries for use in summary["paid"])
+    dollars = [each.get("dollars") for each in made]  # earlier versions did not write it
+    known = is_known and None not in dollars
+    return (
+        sum(use["calls"] + use["replayed"] for use in uses),
+        sum(each["made"] + each["found"] for each in made),
+        texts + sum(dollars) if known else None,
+    )
+
+
+def share_of(budget: str, products: Sequence[Product]) -> float:
+    """Return the share of a method's data that a budget pays for, at most all of it.
+
+    Raises:
+        NoRecords: If what the data cost is unknown.
+    """
+    kind, amount, per_call, per_image = parse_budget(budget)
+    if kind == "all":
+        return 1.0
+    if kind != "samples" and any(each.llm_calls is None for each in products):
+        raise NoRecords(f"the budget {budget} needs what the records cost, which is unknown")
+    samples = sum(each.samples for each in products)
+    calls, images = sum(each.llm_calls or 0 for each in products), sum(each.images or 0 for each in products)
+    whole = {"samples": samples, "calls": calls + images, "usd": calls * per_call + images * per_image}[kind]
+    return min(1.0, amount / whole) if whole else 1.0

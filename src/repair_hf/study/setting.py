@@ -1,85 +1,64 @@
-"""The experimental setting: the data, the models and the options that all trainings of a study share."""
+"""What all trainings of a study share: its datasets, models and options, and what decides their results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import filelock
 from datasets import Dataset
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.encoder.shipped import NARROW, RETRIEVERS
-from repair_hf.evaluation.cases import Cases
-from repair_hf.evaluation.compositional import CompositionalOptions, load_benchmarks
 from repair_hf.evaluation.words import MODEL as PARSER
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.records.dataset import load_records
-from repair_hf.runtime.options import PairsOptions, UserError
+from repair_hf.runtime.options import PairsOptions, UserError, is_neutral
 from repair_hf.runtime.run_folder import digest
-from repair_hf.study.kept import KeptCells
 from repair_hf.study.methods.method import TOY, Method, RepairVariant
-from repair_hf.study.options import Size, StudyOptions, StudyPairsOptions, size_of
-from repair_hf.study.swaps import Models, settle_swaps
-from repair_hf.study.work_sharing import WorkSharing
-from repair_hf.synthesis.models import find_editor, find_llm
-from repair_hf.synthesis.options import EditorOptions, LLMOptions
-from repair_hf.toyworld.corpus import is_world
+from repair_hf.study.methods.registry import load_methods
+from repair_hf.study.options import (
+    DataOptions,
+    Models,
+    StudyEditorOptions,
+    StudyLLMOptions,
+    StudyOptions,
+    StudyPairsOptions,
+    datasets_of,
+    models_of,
+)
+from repair_hf.synthesis.models import find_editor, find_llm, prompts_of
+from repair_hf.toyworld.corpus import build_world, digest_of_domain, is_world
+from repair_hf.toyworld.domains import DOMAINS
 from repair_hf.training.config import RepairConfig
 
-
-@dataclass(frozen=True)
-class Knobs:
-    """The hyperparameters that the study tunes."""
-
-    learning_rate: float
-    epochs: float  # passes over the training captions
-    grid_weight: float = 0.0  # lambda; 0 for a method without the grid loss
-
-    @property
-    def name(self) -> str:
-        weight = f"--lambda{self.grid_weight:g}" if self.grid_weight else ""
-        return f"lr{self.learning_rate:g}--epochs{self.epochs:g}{weight}"
-
-    def as_options(self) -> dict[str, Any]:
-        """Return them by their names in `RepairConfig`."""
-        return {
-            "learning_rate": self.learning_rate,
-            "num_train_epochs": self.epochs,
-            "grid_weight": self.grid_weight,
-        }
+OWN_TRAINING = "output_dir seed learning_rate num_train_epochs max_steps fill loss paper grid_weight".split()
+DOMAIN = "target"  # of the toy world
+NEAR_MISSES = 2000  # images of a toy world's split, and captions, that are mined for near misses
 
 
-@dataclass(eq=False)
-class Setting:
-    """One dataset, one retriever, and the same models and budget for every method."""
+class StudyData:
+    """One dataset: its pairs, what is known to match, and the retriever before any training; loaded on first use."""
 
-    output: Path
-    pairs_options: PairsOptions
-    model: str  # the retriever before any training
-    llm: LLMOptions  # the LLM of all methods; its ceilings apply to the whole study
-    editor: EditorOptions  # the image editor of all methods
-    spacy_model: str  # parser of captions
-    mine: dict[str, Any]  # options of `repair-hf mine` beside the pairs
-    training: dict[str, Any]  # options of `RepairConfig` that all methods share
-    type_command: Callable[..., None]  # runs a command, given its words
-    swaps: Mapping[str, Models] = field(default_factory=dict)  # other LLMs and editors, by name
-    other_model: str | None = None  # another retriever, if any
-    is_toy: bool = True  # whether the pairs are the toy world's
-    split: str = "test"  # split that is reported
-    validation_split: str = "validation"  # split that hyperparameters are chosen on
-    # compositional benchmarks for every training
-    compositional: CompositionalOptions = field(default_factory=CompositionalOptions)
-    resamples: int = 2000  # resamples of the images for confidence intervals
-    keep_models: bool = False  # whether trained weights are kept
-    records: tuple[str, ...] = ()  # records that exist; `repair` and what trains on its records takes them
-    kept: KeptCells = field(default_factory=KeptCells)  # finished cells, beside the recipe
+    def __init__(self, options: DataOptions, output: Path) -> None:
+        self.options, self.name, self.folder = options, options.name, output / options.name
+        self.world = options.size.world
+        given = options.pairs if self.world is None else replace(options.pairs, pairs=str(self.folder / "world"))
+        self.pairs_options = PairsOptions(**asdict(given))
+        self.is_toy = self.world is not None or is_world(self.pairs_options.pairs)
+
+    def build(self) -> None:
+        """Draw the toy world, unless it is there."""
+        if self.world is not None:
+            with lock(self.folder.parent, f"{self.name}--world"):
+                build_world(self.pairs_options.pairs, splits=dict(self.world), domain=DOMAIN)
 
     @cached_property
     def pairs(self) -> Pairs:
+        self.build()
         return load_wanted(self.pairs_options)
 
     @cached_property
@@ -88,142 +67,134 @@ class Setting:
         return truth_of(self.pairs)[0]
 
     @cached_property
-    def given_records(self) -> Dataset:
-        """The records that exist, checked and decoded once."""
-        return load_records(list(self.records))
-
-    @cached_property
     def base(self) -> DualEncoder:
         """The retriever before any training. It chooses among candidates and must not be trained."""
-        return self.encoder(self.model)
+        return self.retriever()
 
     @cached_property
-    def sharing(self) -> WorkSharing:
-        """Locks that share the study's parts among processes."""
-        return WorkSharing(self.output / ".locks")
+    def records(self) -> Dataset:
+        """The records that exist, checked and decoded once."""
+        return load_records(list(self.options.records))
+
+    def retriever(self) -> DualEncoder:
+        return DualEncoder.from_pretrained(self.options.model)
 
     @cache  # noqa: B019
     def held_out(self, split: str) -> Pairs:
+        self.build()
         return load_wanted(self.pairs_options, split)
 
     @cache  # noqa: B019
-    def content_digest(self, split: str | None) -> str:
-        """Digest the training pairs (None) or those of a split by ids and captions: the same on any machine."""
-        pairs = self.pairs if split is None else self.held_out(split)
-        return digest([pairs.images["image_id"][:], pairs.captions["caption"][:]])
+    def content(self, split: str | None = None) -> str:
+        """Digest what is trained from, and evaluated on: the same on any machine and in any folder."""
+        read = [self.pairs] if split is None else [self.pairs, self.held_out(split)]
+        data = [[each.images["image_id"][:], each.captions["caption"][:]] for each in read]
+        records = self.records["record_id"][:] if self.options.records else []
+        return digest([*data, self.base.digest, records])
 
-    @cache  # noqa: B019
-    def benchmarks(self, split: str) -> list[Cases]:
-        """Load the compositional benchmarks; some are made from the pairs of the split."""
-        return load_benchmarks(self.compositional, self.held_out(split), replace(self.pairs_options, split=split))
 
-    @cache  # noqa: B019
-    def digest(self, model: str) -> str:
-        return self.base.digest if model == self.model else self.encoder(model).digest
+@dataclass(eq=False)
+class Setting:
+    """The options of a study, settled."""
 
-    def encoder(self, model: str) -> DualEncoder:
-        return DualEncoder.from_pretrained(model)
+    options: StudyOptions
+    datasets: Mapping[str, StudyData]
+    models: Mapping[str | None, Models]  # the study's (None), and those of each swap
+    methods: Mapping[str, Method]  # all that exist
+    spacy_model: str  # parser of captions
 
-    def model_of(self, method: Method) -> str:
-        if not method.other_model:
-            return self.model
-        assert self.other_model is not None, "`lacks` names it"
-        return self.other_model
+    @property
+    def output(self) -> Path:
+        return Path(self.options.output)
+
+    @property
+    def results_file(self) -> Path:
+        return Path(self.options.results or self.output / "results.parquet")
+
+    def lock(self, name: str, *, waits: bool = True) -> filelock.FileLock:
+        """Return the lock of a part of the study, for the processes that share it."""
+        return lock(self.output, name, waits=waits)
+
+    def training(self, data: StudyData) -> dict[str, Any]:
+        """Return the options of `RepairConfig` that all methods share."""
+        batch = self.options.batch_size or data.options.size.batch_size
+        return {"per_device_train_batch_size": batch, **(self.options.training or {})}
+
+    def mining(self, data: StudyData) -> dict[str, Any]:
+        """Return the options of `mine` that all methods share."""
+        return {
+            "max_queries": data.options.max_queries,
+            "d_i2t": self.options.d_i2t,
+            "d_t2i": self.options.d_t2i,
+        }
 
     def models_of(self, method: Method) -> Models:
-        if isinstance(method, RepairVariant) and method.swap:
-            return self.swaps[method.swap]
-        return Models(self.llm, self.editor)
+        return self.models[method.swap if isinstance(method, RepairVariant) else None]
 
-    def llm_of(self, variant: RepairVariant) -> LLMOptions:
-        return self.models_of(variant).llm
-
-    def editor_of(self, variant: RepairVariant) -> EditorOptions:
-        return self.models_of(variant).editor
-
-    def swapped(self, methods: Iterable[Method]) -> set[str]:
-        """Return the swaps that some methods use."""
-        return {method.swap for method in methods if isinstance(method, RepairVariant) and method.swap}
-
-    def training_of(self, method: Method | None) -> dict[str, Any]:
-        """Return a method's options of `RepairConfig`, without `Knobs`; None is the untrained retriever."""
-        return self.training | (dict(method.train) if method else {})
-
-    def needs(self, method: Method) -> frozenset[str]:
-        """Return what a method uses: nothing to make records with, if they exist."""
-        return frozenset() if self.has_records(method) else method.means
-
-    def has_records(self, method: Method) -> bool:
+    def takes_records(self, method: Method, data: StudyData) -> bool:
         """Return whether the records that a method trains on were given."""
-        return bool(self.records) and isinstance(method, RepairVariant) and method.product == "repair"
+        return bool(data.options.records) and isinstance(method, RepairVariant) and method.product == "repair"
 
-    def lacks(self, method: Method) -> list[str]:
+    def lacks(self, method: Method, data: StudyData) -> list[str]:
         """Return the options that a method needs and the study does not have."""
-        return [option for option in sorted(self.needs(method)) if not self._has(option)]
+        means = () if self.takes_records(method, data) else sorted(method.means)
+        places = {"llm": find_llm(self.models[None].llm)[0], "editor": find_editor(self.models[None].editor)[0]}
+        if isinstance(method, RepairVariant) and method.swap:
+            own = self.models_of(method)
+            places = {"llm": find_llm(own.llm)[0], "editor": find_editor(own.editor)[0]}
+        return [each for each in means if not data.is_toy and (each == TOY or places.get(each) == "world")]
 
-    def _has(self, option: str) -> bool:
-        """The toy world's LLM and editor know no other pictures."""
-        if option == TOY:
-            return self.is_toy
-        if option == "llm":
-            return self.is_toy or find_llm(self.llm)[0] != "world"
-        if option == "editor":
-            return self.is_toy or find_editor(self.editor)[0] != "world"
-        return getattr(self, option) is not None
+    def deciding(self, method: Method | None, data: StudyData) -> dict[str, Any]:
+        """Return the options that decide a method's results, besides its settings and seed; None is the base.
+
+        They name no folder of this machine, so that results can be kept beside a recipe.
+        """
+        pairs = _own(self.datasets[data.name].options.pairs, neutral=("pairs", "image_folder"))
+        if data.world is not None:
+            pairs |= {"world": {**data.world, "domain": digest_of_domain(DOMAINS[DOMAIN]), "near": NEAR_MISSES}}
+        found: dict[str, Any] = {"pairs": pairs, "model": data.options.model, "near": data.options.near_misses}
+        if method is None:
+            return found
+        found |= {"training": self.training(data)}
+        if self.takes_records(method, data):
+            return found
+        models, used = self.models_of(method), method.means
+        if isinstance(method, RepairVariant):
+            found |= {"mine": self.mining(data) | dict(method.mine), "synthesize": dict(method.synthesize)}
+        found |= {"llm": _own(models.llm), "prompts": prompts_of(models.llm).digest()} if "llm" in used else {}
+        found |= {"editor": _own(models.editor)} if "editor" in used else {}
+        return found | ({"spacy_model": self.spacy_model} if "spacy_model" in used else {})
+
+
+def lock(output: Path, name: str, *, waits: bool = True) -> filelock.FileLock:
+    folder = output / ".locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    return filelock.FileLock(folder / f"{name}.lock", timeout=-1 if waits else 0)
 
 
 def settle(
-    options: StudyOptions,
-    pairs_options: StudyPairsOptions,
-    llm: LLMOptions,
-    editor: EditorOptions,
-    compositional: CompositionalOptions,
-    type_command: Callable[..., None],
+    options: StudyOptions, pairs: StudyPairsOptions, llm: StudyLLMOptions, editor: StudyEditorOptions
 ) -> Setting:
     """Make the setting from the options of `repair-hf study`. Contradictions raise a UserError."""
-    size, output = size_of(options, pairs_options), Path(options.output)
-    is_toy = pairs_options.pairs is None or is_world(pairs_options.pairs)
-    if not is_toy and options.model in RETRIEVERS:
-        raise UserError(
-            f"`model` {options.model} knows the toy world alone, and `pairs` names {pairs_options.pairs}; "
-            "name the retriever to train."
-        )
-    if options.cells and compositional.compositional:
-        raise UserError("`cells` keeps no results of `compositional` benchmarks; leave one of the two out.")
-    # instances of the base classes, which other commands know
-    llm = LLMOptions(**asdict(llm) | {"ledger": llm.ledger or str(output)})  # one for all products
-    editor = EditorOptions(**asdict(editor))
-    pairs = {"pairs": str(output / "world")} if size.world else {}
-    return Setting(
-        output=output,
-        pairs_options=PairsOptions(**asdict(pairs_options) | pairs),
-        model=options.model,
-        llm=llm,
-        editor=editor,
-        spacy_model=options.spacy_model or ("world" if is_toy else PARSER),
-        mine={"max_queries": options.max_queries or size.max_queries, "d_i2t": options.d_i2t, "d_t2i": options.d_t2i},
-        training=_training(options, size),
-        type_command=type_command,
-        swaps=settle_swaps(options.swaps or {}, Models(llm, editor), is_toy=is_toy),
-        other_model=options.other_model or (NARROW if is_toy else None),
-        is_toy=is_toy,
-        split=options.test_split,
-        validation_split=options.validation_split,
-        compositional=compositional,
-        resamples=options.resamples,
-        keep_models=options.keep_models,
-        records=tuple(options.records),
-        kept=KeptCells(Path(options.cells) if options.cells else None, only=options.table),
-    )
-
-
-def _training(options: StudyOptions, size: Size) -> dict[str, Any]:
-    given = options.training or {}
-    own = "output_dir seed learning_rate num_train_epochs max_steps fill loss paper grid_weight".split()
     known = {each.name for each in fields(RepairConfig) if each.init}
-    for name in given:
-        if name in own:
+    for name in options.training or {}:
+        if name in OWN_TRAINING:
             raise UserError(f"`training` has {name!r}, which the study sets itself; leave it out.")
         if name not in known:
             raise UserError(f"`training` has {name!r}, which `repair-hf train` does not know.")
-    return {"per_device_train_batch_size": options.batch_size or size.batch_size, **given}
+    datasets = [StudyData(each, Path(options.output)) for each in datasets_of(options, pairs)]
+    return Setting(
+        options=options,
+        datasets={each.name: each for each in datasets},
+        models=models_of(options, llm, editor),
+        methods=load_methods(options.swaps or ()),
+        spacy_model=options.spacy_model or ("world" if all(each.is_toy for each in datasets) else PARSER),
+    )
+
+
+def _own(options: Any, neutral: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the options that decide a result and are not at their defaults."""
+    ignored = {*neutral, *(each.name for each in fields(options) if is_neutral(each))}
+    values = {each.name: getattr(options, each.name) for each in fields(options)}
+    defaults = {each.name: each.default for each in fields(options)}
+    return {name: value for name, value in values.items() if name not in ignored and value != defaults[name]}

@@ -125,8 +125,6 @@ class HostedEditor:
             raise ours from None  # the original's traceback would show the provider's words uncensored
         reply = _reply(response, self.model)
         self._highest_bill = max(self._highest_bill, reply.dollars or 0.0)
-        if reply.finish == _ADDRESS:  # all others would be like this, and paid for
-            raise _PaidForNothing(f"{self.model} sends {_ADDRESS}, which is not followed; give another --editor.")
         return reply
 
     def _resized(self, source: bytes) -> bytes:
@@ -162,15 +160,15 @@ def _reply(response: Any, model: str) -> Reply:
     """Read an image response. Where Gemini's filter refuses, there is no image and no error."""
     usage = response.usage
     images = [image.b64_json for image in response.data or [] if image.b64_json]
-    is_address = not images and any(image.url for image in response.data or [])
-    why_none = _ADDRESS if is_address else "content_filter: the provider sent no image"
+    if not images and any(image.url for image in response.data or []):  # all others would be like this, and paid for
+        raise _PaidForNothing(f"{model} sends {_ADDRESS}, which is not followed; give another --editor.")
     prompt_tokens = (usage and usage.get("input_tokens")) or 0
     dollars = response._hidden_params.get("response_cost")  # where LiteLLM documents the cost
     if not (prompt_tokens or dollars):  # LiteLLM reports 0 where the provider reports nothing
         dollars = None
     reply = Reply(
         text=images[0] if images else "",
-        finish="stop" if images else why_none,
+        finish="stop" if images else "content_filter: the provider sent no image",
         prompt_tokens=prompt_tokens,
         completion_tokens=(usage and usage.get("output_tokens")) or 0,
         dollars=dollars,

@@ -150,7 +150,8 @@ class Synthesis:
         }
         decides = (pairs.source, llm, editor, options)
         inputs |= local_weights(editor)
-        self.stage = Stage("synthesize", output, decides, inputs, items=pairs.items, made_by=made_by, needs=NEEDS)
+        named: dict[str, Any] = {"items": pairs.items, "made_by": made_by, "needs": NEEDS}
+        self.stage = Stage("synthesize", output, decides, inputs, neutral=("failures", "model"), **named)  # by digest
         self.stage.check()
 
     def run(self, watch: Callable[[Synthesizer], View] | None = None) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def build_world(
 
     folder = Path(folder)
     drawn = DOMAINS[domain]
-    world = {"splits": splits, "seed": seed, "domain": domain, "world": _digest(drawn)}
+    world = {"splits": splits, "seed": seed, "domain": domain, "world": digest_of_domain(drawn)}
     mark = folder / MARK
     if (folder / "captions.jsonl").exists():
         if mark.exists() and read_json(mark) == world:
@@ -120,7 +120,8 @@ def _distinct(rng: random.Random, domain: Domain, count: int) -> list[scenes.Sce
     return found
 
 
-def _digest(domain: Domain) -> str:
+def digest_of_domain(domain: Domain) -> str:
+    """Digest how a domain is drawn: a folder of another digest holds another world."""
     return digest(
         [DRAWING, renderer.SIDE, captions.NOUNS, captions.PREFIXES, asdict(domain), asdict(LOOKS[domain.look])]
     )

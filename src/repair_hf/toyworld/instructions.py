@@ -77,12 +77,8 @@ def apply_instruction(caption: str, instruction: str, rng: random.Random) -> str
         if found is None:
             raise ValueError(f"The instruction names {old or gone!r}, which is not in the caption {caption!r}.")
         spans.append((found.start(), found.end(), new))
-    edited = caption
-    for start, end, new in sorted(spans, reverse=True):
-        edited = edited[:start] + new + edited[end:]
-    edited = re.sub(r" +([.,]|$)", r"\1", re.sub(r"\s+", " ", edited)).strip()
-    if caption[0].isupper():
-        edited = edited[0].upper() + edited[1:]
+    edited = re.sub(r" +([.,]|$)", r"\1", " ".join(rewrite(caption, spans).split()))
+    edited = edited[0].upper() + edited[1:] if caption[0].isupper() else edited
     return _take_liberty(edited, rng) if rng.random() < 0.5 else edited
 
 

@@ -86,12 +86,10 @@ def colors_of(look: Look, rng: random.Random) -> dict[Any, Color]:
     """Return the colors of one picture: those of its look, each channel shifted by at most `shade`."""
     if not look.shade:
         return look.colors
-    return {name: _shifted(color, look.shade, rng) for name, color in look.colors.items()}
-
-
-def _shifted(color: Color, most: int, rng: random.Random) -> Color:
-    red, green, blue = (min(max(level + rng.randint(-most, most), 0), 255) for level in color)
-    return red, green, blue
+    shifted: dict[Any, Any] = {}
+    for name, color in look.colors.items():
+        shifted[name] = tuple(min(max(level + rng.randint(-look.shade, look.shade), 0), 255) for level in color)
+    return shifted
 
 
 def scribble(pen: ImageDraw.ImageDraw, look: Look, unit: float, rng: random.Random) -> None:

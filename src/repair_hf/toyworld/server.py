@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import socket
-import sys
 import threading
 import time
 import uuid
@@ -100,11 +99,10 @@ class ChatServer(ThreadingHTTPServer):
 
     def note(self, body: dict) -> None:
         """Write the log's line of a request."""
-        if self._log is None:
-            return
-        line = json.dumps({"time": time.time(), "digest": digest(body)})
-        with self._log_lock, Path(self._log).open("a", encoding="ascii") as file:
-            file.write(line + "\n")
+        if self._log is not None:
+            line = json.dumps({"time": time.time(), "digest": digest(body)})
+            with self._log_lock, Path(self._log).open("a", encoding="ascii") as file:
+                file.write(line + "\n")
 
     def respond(self, body: dict) -> Response:
         """Answer the body of a request."""
@@ -112,12 +110,7 @@ class ChatServer(ThreadingHTTPServer):
             answer = self.answer(body)
         except ValueError as fault:
             return error(400, str(fault))
-        return answer if isinstance(answer, Response) else _completion(answer, body["model"], body["messages"])
-
-    def handle_error(self, request, client_address) -> None:
-        """Log everything but a client that went away."""
-        if not isinstance(sys.exception(), ConnectionError):
-            logger.exception("The request of %s failed.", client_address)
+        return answer if isinstance(answer, Response) else _completion(answer, body)
 
 
 def error(status: int, message: str) -> Response:
@@ -130,13 +123,11 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # keeps connections open
     disable_nagle_algorithm = True  # otherwise the body waits until the client has acknowledged the head
 
-    def setup(self) -> None:
-        super().setup()
+    def handle(self) -> None:
         self.server.connections.add(self.connection)
-
-    def finish(self) -> None:
+        with contextlib.suppress(ConnectionError):  # the client went away
+            super().handle()
         self.server.connections.discard(self.connection)
-        super().finish()
 
     def parse_request(self) -> bool:
         """Read the head of a request, and refuse it if it is for another host."""
@@ -169,17 +160,14 @@ class _Handler(BaseHTTPRequestHandler):
         logger.debug(format, *args)
 
 
-def _completion(text: str, model: str, messages: list[dict]) -> Response:
-    tokens_in, tokens_out = oracle.count_tokens(messages), oracle.count_tokens(text)
-    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-    usage = {"prompt_tokens": tokens_in, "completion_tokens": tokens_out, "total_tokens": tokens_in + tokens_out}
-    return Response(
-        body={
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": model,
-            "choices": [choice],
-            "usage": usage,
-        }
-    )
+def _completion(text: str, request: dict) -> Response:
+    tokens_in, tokens_out = oracle.count_tokens(request["messages"]), oracle.count_tokens(text)
+    body = {
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": request["model"],
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": tokens_in, "completion_tokens": tokens_out, "total_tokens": tokens_in + tokens_out},
+    }
+    return Response(body=body)

@@ -68,7 +68,6 @@ class Hyperparameters(Bounded):
     num_train_epochs: float = opt(5.0, "Passes over the training captions.", main=True)
     per_device_train_batch_size: int = opt(128, "Pairs per batch and process.", main=True, least=1)
     per_device_eval_batch_size: int = opt(256, "Images or captions to encode at once in evaluation.")
-    seed: int = opt(42, "Seed of the order of the pairs, and of new weights.")
     bf16: bool = opt(False, "Mixed precision with bfloat16; the weights stay float32.", main=True)
     eval_strategy: str = opt(
         "no", "When to measure retrieval on --validation-split: `no`, `steps` or `epoch`.", main=True

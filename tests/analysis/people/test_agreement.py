@@ -36,7 +36,7 @@ def items(**strata: tuple[int, int]) -> pd.DataFrame:
     rows = []
     for name, (n, population) in strata.items():
         verdict, direction = name.split("_")
-        cells = {"folder": 0, "dataset": "world", "direction": direction, "population": population}
+        cells = {"folder": 0, "direction": direction, "population": population}
         cells["accepted"] = verdict == "accepted"
         rows += [{"item": f"{name}-{k}", "record_id": f"{name}-{k}", **cells} for k in range(n)]
     return pd.DataFrame(rows)
@@ -93,7 +93,7 @@ def test_criteria_modes_and_the_share_of_bad_records():
     assert table.loc[("t2i", "edit_minimal"), "met"] == 3 and table.loc[("i2t", "edit_minimal"), "share"] == 1
     assert table.loc[("all", "valid_contrast"), "share"] == pytest.approx(1 - 0.75 * 0.25)
     modes = failure_modes(drawn, answers).set_index("mode")
-    assert modes.loc["scaffold_drift"].to_dict() == {"world t2i": 1, "total": 1} and modes["total"].sum() == 1
+    assert modes.loc["scaffold_drift"].to_dict() == {"t2i": 1, "total": 1} and modes["total"].sum() == 1
     assert failure_modes(drawn, answers[1:])["total"].sum() == 0  # nothing failed
 
 

@@ -179,7 +179,7 @@ def test_a_caption_that_is_a_script_does_nothing(served, browser):
     page = browser(f"{url}?annotator=eve")
     for number, caption in enumerate(EVIL):
         wait_for_item(page, number)
-        assert page.locator(".item p").nth(0).inner_text() == caption
+        assert page.locator(".item bdi").nth(0).inner_text() == caption
         page.wait_for_timeout(300)  # what should not happen gets the time to
         assert page.title() == "repair_hf: judge"
         press(page, "1")

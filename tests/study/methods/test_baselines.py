@@ -26,12 +26,12 @@ def test_a_method_trains_on_what_it_made(name, made, pairs, clip_folder, tmp_pat
     assert all(fill.report()[f"samples_{part}"] == len(some) > 0 for part, some in rows.items())
     encoder = DualEncoder.from_pretrained(clip_folder, device="cpu")
     before = weights(encoder.model)
-    config = RepairConfig(**two_steps, learning_rate=1e-4, **method.train)
+    config = RepairConfig(**two_steps, learning_rate=1e-4, loss=method.loss)
     objective = method.objective and method.objective(encoder, fill, config)
     callbacks = [objective] if name == "simclr" else []
     train(encoder, pairs, None, config, fill=fill, objective=objective, callbacks=callbacks)
     lines = curve(tmp_path / "out")
-    extra = {"simclr": {"loss_views"}, "stablerep": {"loss_images"}, "new-pairs-grid": {"loss_grid"}}.get(name, set())
+    extra = {"simclr": {"loss_views"}, "stablerep": {"loss_images"}}.get(name, set())
     for line in lines:
         parts = {key for key in line if key.startswith("loss_")}
         assert parts == {"loss_global"} | extra

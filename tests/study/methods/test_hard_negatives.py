@@ -3,8 +3,8 @@
 import numpy as np
 
 from repair_hf.pairs.dataset import load_pairs
+from repair_hf.study.cells import without_edits
 from repair_hf.study.methods.hard_negatives import HardNegatives
-from repair_hf.study.repair_records import without_edits
 from repair_hf.training.fills import PaperGrid
 
 

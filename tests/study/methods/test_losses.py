@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from repair_hf.study.methods import new_pairs
 from repair_hf.study.methods.hard_negatives import HardNegativesOnly
 from repair_hf.study.methods.losses import multi_positive, two_views
 from repair_hf.study.methods.simclr import TwoViews
@@ -138,13 +137,12 @@ def two_views_of(features: torch.Tensor) -> TwoViews:
     return found
 
 
-@pytest.mark.parametrize("name", ["default", "new-pairs-grid", "triplet", "stablerep", "simclr", "hard-neg-only"])
+@pytest.mark.parametrize("name", ["batch", "grid", "triplet", "stablerep", "simclr", "hard-neg-only"])
 def test_every_loss_of_the_study_masks_known_matches(name):
     torch.manual_seed(0)
-    fill = SimpleNamespace(share=1.0)
     losses = {
-        "default": PairObjective("batch"),
-        "new-pairs-grid": new_pairs.IN_GRID.objective(None, fill, None),
+        "batch": PairObjective("batch"),
+        "grid": PairObjective("grid", 1.0),
         "triplet": Triplet(),
         "stablerep": MultiPositive(),
         "simclr": two_views_of(torch.randn(8, 6)),

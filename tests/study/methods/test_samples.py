@@ -10,7 +10,7 @@ from datasets import Dataset
 
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.pairs.truth import truth_of
-from repair_hf.study.methods.samples import SAMPLES, Samples, content_of
+from repair_hf.study.methods.samples import SAMPLES, Samples
 from repair_hf.study.methods.sugarcrepe import is_small
 
 
@@ -101,19 +101,3 @@ def test_a_larger_share_holds_the_smaller(pairs):
 def test_a_hard_negative_changes_at_most_half_of_the_words():
     assert is_small("a red ball on grey paper", "a blue ball on grey paper")
     assert not is_small("a red ball on grey paper", "two dogs run through the snow")
-
-
-def test_samples_of_other_images_have_another_content_and_those_of_another_folder_do_not(pairs, tmp_path):
-    """An image's file is named by what made it: editor, source and instruction."""
-
-    def drawn(*files: str) -> str:
-        rows = [
-            {"caption_id": str(row), "text": "a cat", "edit_image": str(tmp_path / file)}
-            for row, file in enumerate(files)
-        ]
-        return content_of(Dataset.from_list([{"image_id": "x"} | row for row in rows], features=SAMPLES))
-
-    assert (
-        drawn("here/a.png", "here/b.png") == drawn("there/a.png", "there/b.png") != drawn("here/a.png", "here/c.png")
-    )
-    assert content_of(samples(pairs, {0: "one"})) != content_of(samples(pairs, {0: "two"}))

@@ -19,7 +19,7 @@ from scipy import stats
 
 from repair_hf.records.answers import CRITERIA, MODES, majority
 
-STRATA = ["folder", "dataset", "direction"]
+STRATA = ["folder", "direction"]
 DRAWS = 1000
 TAILS = (0.025, 0.975)
 QC_METRICS = ("precision", "recall", "accuracy", "kappa")
@@ -50,7 +50,7 @@ def qc_metrics(cells: npt.ArrayLike) -> dict[str, np.ndarray]:
 
 
 def qc_agreement(items: pd.DataFrame, answers: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
-    """Compare the audit with people: overall, by direction, and by dataset if there are several.
+    """Compare the audit with people: overall and by direction.
 
     Returns:
         `group`; `items` and the four counts of the sample; each metric with `_low` and `_high`.
@@ -80,7 +80,7 @@ def _qc_row(name: str, items: pd.DataFrame, seed: int) -> dict[str, Any]:
 
 
 def edit_quality(items: pd.DataFrame, answers: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
-    """Count the edits that meet each criterion: overall, by direction, and by dataset if there are several.
+    """Count the edits that meet each criterion: overall and by direction.
 
     Returns:
         `group`, `criterion`, `items`, `met` (of the sample), `share` (of all records) with `low` and `high`.
@@ -115,15 +115,14 @@ def bad_share(items: pd.DataFrame, answers: pd.DataFrame) -> dict[str, float]:
 
 
 def failure_modes(items: pd.DataFrame, answers: pd.DataFrame) -> pd.DataFrame:
-    """Count the failure modes of the sampled edits: a row per mode, a column per dataset and direction.
+    """Count the failure modes of the sampled edits: a row per mode, a column per direction.
 
     No mode is an answer, too: an edit fails if most annotators name the same mode.
     """
     modes = majority(answers.assign(mode=answers["mode"].fillna(NO_MODE)), "mode")
     modes = modes[modes != NO_MODE]
     joined = items.merge(modes.rename("mode"), left_on="item", right_index=True)
-    cells = (joined["dataset"] + " " + joined["direction"]).rename("group")
-    table = pd.crosstab(joined["mode"], cells).reindex(list(MODES), fill_value=0)
+    table = pd.crosstab(joined["mode"], joined["direction"]).reindex(list(MODES), fill_value=0)
     return table.assign(total=table.sum(axis=1)).reset_index()
 
 
@@ -155,10 +154,4 @@ def _bounds(drawn: np.ndarray, value: float) -> dict[str, float]:
 
 
 def _groups(items: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    groups = [("all", items), *items.groupby("direction")]
-    if items["dataset"].nunique() > 1:
-        groups += [
-            *items.groupby("dataset"),
-            *((" ".join(key), part) for key, part in items.groupby(["dataset", "direction"])),
-        ]
-    return groups
+    return [("all", items), *items.groupby("direction")]

@@ -29,11 +29,11 @@ def people_findings(folders: list[Path]) -> list[Finding]:
             "run: each stratum is weighted by its size. In brackets: 95% interval (Jeffreys' prior in each stratum)."
         )
         table = qc_agreement(*asked)
-        found.append(Finding("agreement_qc", "The audit against people", note, _with_intervals(table), None, table))
+        found.append(Finding("agreement_qc", "The audit against people", note, _with_intervals(table), data=table))
         found += _annotators("qc", asked[1], ["verdict"])
     if (asked := _asked(folders, "edits")) is not None:
         table, note = edit_quality(*asked), f"{_bad_note(bad_share(*asked))} Shares in %."
-        found.append(Finding("agreement_edits", "Edits, as people see them", note, _wide(table), None, table))
+        found.append(Finding("agreement_edits", "Edits, as people see them", note, _wide(table), data=table))
         note = "Failure modes of the edits that miss a criterion."
         found.append(Finding("failure_modes", "How edits fail", note, failure_modes(*asked)))
         found += _annotators("edits", asked[1], list(CRITERIA))

@@ -15,20 +15,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from datasets import Dataset, Features, Value
 from PIL import Image
 
-from repair_hf.analysis.funnel import REJECTED
 from repair_hf.analysis.run_data import RunData
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.answers import COLUMNS, ITEMS, PEOPLE, read_items
-from repair_hf.records.columns import MODALITIES
+from repair_hf.records.columns import MODALITIES, REJECTED, SOURCES
 from repair_hf.records.images import record_at
+from repair_hf.records.source_images import lacks_images, restore_images
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.run_folder import write_atomically
@@ -86,47 +87,41 @@ def lay_out(data: RunData, task: Task, folder: Path, *, size: int, seed: int, pa
         return len(read_items(here))
     drawn = draw(data, task, size=size, seed=seed)
     (here / "shown" / "pictures").mkdir(parents=True, exist_ok=True)
-    pictures = _Pictures(data, pairs, here / "shown" / "pictures")
-    lines = [json.dumps(_shown(row, ROLES[task], pictures)) for row in drawn.to_dict("records")]
+    whole = _with_images(data, drawn, pairs)
+    lines = [json.dumps(_shown(row, ROLES[task], here / "shown" / "pictures")) for row in whole]
     write_atomically(here / "shown" / "items.jsonl", "\n".join(lines) + "\n")
-    write_atomically(here / ITEMS, drawn.assign(dataset=data.dataset)[COLUMNS].to_csv(index=False))
+    write_atomically(here / ITEMS, drawn[COLUMNS].to_csv(index=False))
     write_atomically(here / "task.json", json.dumps(asked))  # last: marks the folder as complete
     return len(drawn)
 
 
-def _shown(row: dict[str, Any], roles: tuple[str, ...], pictures: _Pictures) -> dict[str, Any]:
-    """The cells of an item that an annotator sees: captions, and file names of images."""
+def _with_images(data: RunData, drawn: pd.DataFrame, pairs: Callable[[], Pairs]) -> Iterator[dict[str, Any]]:
+    """Yield the drawn failures and records with their images, in their order."""
+    is_kept = drawn["place"] >= 0
+    names = ["direction", *(f"{role}_{kind}" for role in SOURCES for kind in ("id", "text"))]
+    failures = Dataset.from_pandas(
+        drawn[~is_kept][names], Features(dict.fromkeys(names, Value("string"))), preserve_index=False
+    )
+    tables = [data.records.select(drawn[is_kept]["place"]), failures]
+    if any(map(lacks_images, tables)):
+        known = pairs()
+        tables = [restore_images(table, known) for table in tables]
+    turns = [0, 0]
+    for item, kept in zip(drawn["item"], is_kept, strict=True):
+        yield record_at(tables[1 - kept], turns[1 - kept]) | {"item": item}
+        turns[1 - kept] += 1
+
+
+def _shown(row: dict[str, Any], roles: tuple[str, ...], folder: Path) -> dict[str, Any]:
+    """Return the cells of an item that an annotator sees: captions, and file names of images, which are saved."""
     kinds, cells = MODALITIES[row["direction"]], {}
     for role in roles:
         if kinds[role] == "text":
             cells[role] = {"text": row[f"{role}_text"]}
-        else:
-            cells[role] = {"picture": pictures.name(row, role)}
+            continue
+        image = row[f"{role}_image"].convert("RGB")
+        image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+        name = f"{hashlib.sha256(image.tobytes()).hexdigest()[:16]}.webp"
+        image.save(folder / name, "WEBP", quality=90)
+        cells[role] = {"picture": name}
     return {"item": row["item"], "direction": row["direction"], "cells": cells}
-
-
-class _Pictures:
-    """Small copies of images, taken from the records, or else from the pairs."""
-
-    def __init__(self, data: RunData, pairs: Callable[[], Pairs], folder: Path) -> None:
-        self.records, self.load, self.folder = data.records, pairs, folder
-        self.pairs: Pairs | None = None
-        self.rows: dict[str, int] = {}
-
-    def name(self, row: dict[str, Any], role: str) -> str:
-        picture = record_at(self.records, int(row["place"]))[f"{role}_image"] if row["place"] >= 0 else None
-        picture = self._source(row[f"{role}_id"]) if picture is None else picture
-        shown = picture.convert("RGB")
-        if max(shown.size) > SIDE:
-            shown.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-        name = f"{hashlib.sha256(shown.tobytes()).hexdigest()[:16]}.webp"
-        shown.save(self.folder / name, "WEBP", quality=90)
-        return name
-
-    def _source(self, image_id: str) -> Image.Image:
-        if self.pairs is None:
-            self.pairs = self.load()
-            self.rows = {name: place for place, name in enumerate(self.pairs.images["image_id"][:])}
-        if image_id not in self.rows:
-            raise UserError(f"The pairs have no image {image_id!r}; give those that the failures were mined from.")
-        return self.pairs.images[self.rows[image_id]]["image"]

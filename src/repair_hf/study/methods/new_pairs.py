@@ -2,8 +2,7 @@
 
 Data: the toy world draws random scenes with a true caption each, 3.6 for each training image, the paper's ratio of
 edits (2.0 images and 1.6 captions). They cost no calls.
-Loss of `new-pairs`: the default; a new pair is one more pair of the batch. Of `new-pairs-grid`: the grid loss, with
-weight 1, over an anchor and a new pair.
+Loss: the default; a new pair is one more pair of the batch.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from repair_hf.study.methods.context import MakerContext
 from repair_hf.study.methods.method import Baseline, Maker
 from repair_hf.toyworld import captions, renderer
 from repair_hf.toyworld.truth import domain_of
-from repair_hf.training.step import PairObjective
 
 PER_IMAGE = 3.6
 
@@ -38,6 +36,3 @@ async def make(context: MakerContext) -> list[dict[str, Any]]:
 
 PAIRS = Maker("new-pairs", make, is_toy=True)
 METHOD = Baseline("new-pairs", {"negative": PAIRS})
-IN_GRID = Baseline(
-    "new-pairs-grid", {"negative": PAIRS}, lambda encoder, fill, config: PairObjective("grid", 1.0, fill.share)
-)

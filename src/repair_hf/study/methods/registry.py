@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections import Counter
 from collections.abc import Iterable
 
 from repair_hf.runtime.options import UserError
@@ -19,36 +18,37 @@ from repair_hf.study.methods import (
     sugarcrepe,
     tripletclip,
 )
-from repair_hf.study.methods.method import Baseline, Method
-from repair_hf.study.swaps import TOY_SWAPS
+from repair_hf.study.methods.method import Method, RepairVariant
+
+METHODS: tuple[Method, ...] = (
+    repair.VANILLA,
+    negclip.METHOD,
+    sugarcrepe.METHOD,
+    laclip.LACLIP,
+    simclr.METHOD,
+    stablerep.METHOD,
+    alia.METHOD,
+    coco_cf.METHOD,
+    tripletclip.METHOD,
+    laclip.LA_SC,
+    laclip.CF_AL_LA,
+    *repair.VARIANTS,
+    new_pairs.METHOD,
+)
 
 
-def load_methods(swaps: Iterable[str] = TOY_SWAPS) -> dict[str, Method]:
-    """Return all methods by name, in the order of the paper's table: baselines first, then RePair and its variants.
+def load_methods(swaps: Iterable[str] = ()) -> dict[str, Method]:
+    """Return all methods by name, in the order of the paper's table; each swap is one, too.
 
     Raises:
         UserError: If a swap has the name of another method.
     """
-    methods: tuple[Method, ...] = (
-        repair.VANILLA,
-        negclip.METHOD,
-        sugarcrepe.METHOD,
-        laclip.LACLIP,
-        simclr.METHOD,
-        stablerep.METHOD,
-        alia.METHOD,
-        coco_cf.METHOD,
-        tripletclip.METHOD,
-        laclip.LA_SC,
-        laclip.CF_AL_LA,
-        *repair.VARIANTS,
-        *(method for name in swaps for method in repair.swapped(name)),
-        new_pairs.METHOD,
-        new_pairs.IN_GRID,
-    )
-    if taken := [name for name, count in Counter(method.name for method in methods).items() if count > 1]:
-        raise UserError(f"`swaps` has {taken[0]!r}, which is another method, too; choose another name.")
-    return {method.name: method for method in methods}
+    found = {method.name: method for method in METHODS}
+    for name in swaps:
+        if name in found:
+            raise UserError(f"`swaps` has {name!r}, which is another method, too; choose another name.")
+        found[name] = RepairVariant(name, swap=name)
+    return found
 
 
 def check_installed(methods: Iterable[Method]) -> None:
@@ -56,7 +56,6 @@ def check_installed(methods: Iterable[Method]) -> None:
     missing = {
         method.name: package
         for method in methods
-        if isinstance(method, Baseline)
         for package in method.needs
         if importlib.util.find_spec(package) is None
     }

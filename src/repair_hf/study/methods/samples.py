@@ -13,19 +13,16 @@ A sample belongs to a caption and holds a text, an image, or both. It plays one 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import datasets
 import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
 from datasets import Dataset, Features, Value, concatenate_datasets
 
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.truth import Truth
 from repair_hf.records.index import Groups
-from repair_hf.runtime.run_folder import digest
 from repair_hf.training.fills import Anchors, uniforms
 
 Part = Literal["rewrite", "variant", "negative", "drawn"]
@@ -167,12 +164,3 @@ def places_of_share(n: int, share: float) -> np.ndarray:
     """Return sorted indices of a fixed random share of n samples. A larger share contains every smaller one."""
     chance = uniforms(0, np.full(n, EPOCH), np.arange(n), KEEP_STREAM)
     return np.sort(np.argsort(chance, kind="stable")[: round(share * n)])
-
-
-def content_of(samples: Dataset) -> str:
-    """Digest samples by their captions, texts and the names of their images, which say how each was made."""
-    columns = [samples["caption_id"][:], samples["text"][:]]
-    edits = samples.with_format("arrow")["edit_image"][:]
-    paths = pc.struct_field(edits, "path").to_pylist()  # without the bytes beside them
-    images = [path and Path(path).name for path in paths]
-    return digest([*columns, images] if any(images) else columns)
