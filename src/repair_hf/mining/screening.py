@@ -1,6 +1,6 @@
 """Rank rows against columns in one pass over blocks of their scores, in little memory.
 
-Blocks of scores come from fast products. With `scores.screen_error` as eps, a pair with the screened score s
+Blocks of scores come from fast products. With an eps of `scores.screen_errors`, a pair with the screened score s
 
 - is ahead of a target of score g if s >= g + eps, is not if s < g - eps, and is scored exactly in between;
 - is none of a query's k best if s < (k-th best exact score so far) - eps, or if s < (k-th best s so far) - 2 eps.
