@@ -162,10 +162,10 @@ class _Panel:
                     self._settle(pool.pop())
         if pool:
             self._settle(self._still_needed(pool))
-        rows, columns = self.queries
-        columns.ahead[self.panel] = self.column.ahead
-        with rows.lock:
-            rows.ahead += self.row.ahead
+        of_rows, of_columns = self.queries
+        of_columns.ahead[self.panel] = self.column.ahead
+        with of_rows.lock:
+            of_rows.ahead += self.row.ahead
 
     def _screened(self) -> Iterator[np.ndarray]:
         """Yield the screened scores of each block of rows, (r, C), -inf where positive; all share one buffer."""
