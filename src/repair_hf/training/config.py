@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class RepairConfig(Hyperparameters, TrainingArguments):
+class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  # `metric_for_best_model` is a choice
     """Arguments of training: those of [`~transformers.TrainingArguments`] and a few of ours.
 
     Some defaults differ from `TrainingArguments`. The paper's are `learning_rate`, `weight_decay`, `warmup_steps` and

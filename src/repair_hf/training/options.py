@@ -108,7 +108,7 @@ class Hyperparameters(Bounded):
         None, "Log lines in place of a progress bar. Default: outside a terminal.", neutral=True
     )
     save_total_limit: int | None = opt(None, "Most checkpoints to keep. Default: all.", neutral=True)
-    ddp_find_unused_parameters: bool = opt(
+    ddp_find_unused_parameters: bool | None = opt(
         False, "Argument of DDP; every trained parameter gets a gradient.", neutral=True
     )
     dataloader_num_workers: int = opt(0, "Processes that load batches; 0 loads them in the main one.", neutral=True)
