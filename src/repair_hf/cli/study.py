@@ -73,7 +73,7 @@ def _study(options: StudyOptions, pairs: StudyPairsOptions, llm: StudyLLMOptions
     for section in sections:
         if section.name == "left_out":
             print(f"{section.title}: {section.note}")
-        elif section.name == "summary":
+        elif section.name == "summary" and section.table is not None:
             heads = [head for head in section.table.columns if not head.endswith("gain") or head.startswith("both")]
             print(f"\n{section.title}")
             print_table(heads, section.table[heads].to_numpy().tolist())

@@ -121,16 +121,9 @@ def _trained(
             return DualEncoder.from_pretrained(folder), figures
     shutil.rmtree(folder, ignore_errors=True)  # of an interrupted training
     encoder, settings = data.retriever(), cell.settings
-    config = RepairConfig(
-        output_dir=str(folder),
-        seed=cell.seed,
-        learning_rate=settings.learning_rate,
-        num_train_epochs=settings.epochs,
-        fill=settings.fill or None,
-        loss=settings.loss or None,
-        grid_weight=settings.grid_weight,
-        **setting.training(data),
-    )
+    how: dict[str, Any] = {"fill": settings.fill or None, "loss": settings.loss or None, "seed": cell.seed}
+    how |= {"learning_rate": settings.learning_rate, "num_train_epochs": settings.epochs}
+    config = RepairConfig(str(folder), grid_weight=settings.grid_weight, **how, **setting.training(data))
     set_seed(cell.seed)  # for the first weights of an objective's own head
     share = share_of(settings.budget, list(made.values()))
     fill = fill_for(method, made, data, config, share)

@@ -80,7 +80,7 @@ class Plan:
 
     def base(self, data: StudyData) -> Row | None:
         rows = self._need([Cell(data.name, BASE, self.options.test_split)])
-        return rows and rows[0]
+        return rows[0] if rows else None
 
     def _is_left_out(self, data: StudyData, method: Method) -> bool:
         """Return whether a method, or the one whose settings it would take, has no data."""
@@ -123,12 +123,11 @@ class Plan:
 
     def _starts(self, data: StudyData, method: Method) -> Iterator[Settings]:
         """Yield each fill and loss of a method, with the first learning rate, epochs and weight."""
-        own = self.options
-        has_choice = method.objective is None and method.makes_data
-        is_repair = isinstance(method, RepairVariant)
-        losses = own.losses if own.losses and has_choice else [method.loss if method.makes_data else ""]
-        both_ways = is_repair and len(method.directions) == 2 and method.own_fill is None
-        fills = own.fills if own.fills and both_ways else [method.fill]
+        own, losses, fills = self.options, [method.loss if method.makes_data else ""], [method.fill]
+        if method.objective is None and method.makes_data:
+            losses = own.losses or losses
+        if isinstance(method, RepairVariant) and len(method.directions) == 2 and method.own_fill is None:
+            fills = own.fills or fills
         space = self._space(data)
         for fill, loss in itertools.product(fills, losses):
             weight = space["grid_weights"][0] if loss in ("grid", "both") else 0.0

@@ -45,7 +45,7 @@ def tables_of(plan: Plan) -> list[Finding]:
         for name, arm in names.items()
         if arm.rows[0] is not arm.same_steps[0]  # plain training itself
     }
-    scored = {f"base{_of(name, bases)}": [row] for name, row in bases.items()}
+    scored: dict[str, Sequence[Row]] = {f"base{_of(name, bases)}": [row] for name, row in bases.items()}
     scored |= {name: arm.rows for name, arm in names.items()} | plain_runs(arms, bases)
     found = [
         left_out(plan),
