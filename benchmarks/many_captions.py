@@ -1,7 +1,7 @@
 """Measure what a training needs before its first step: seconds and memory, by the number of captions.
 
     python benchmarks/many_captions.py
-    python benchmarks/many_captions.py --captions 60000 --profile    # where the seconds go
+    python benchmarks/many_captions.py --captions 10000
 
 Each size runs in a process of its own, on data that another one has written. There are five captions for each image,
 and one edit for each caption in both directions. Memory is anonymous: mapped files, which the system may drop, are not
@@ -10,14 +10,11 @@ counted.
 
 from __future__ import annotations
 
-import cProfile
 import multiprocessing
-import pstats
 import random
 import tempfile
 import threading
 import time
-from argparse import Namespace
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -31,7 +28,6 @@ def main() -> None:
     """Print a row for each size."""
     options = parser("Measure the start of a training.")
     options.add_argument("--captions", type=int, nargs="+", default=[60_000, 600_000], help="sizes to measure")
-    options.add_argument("--profile", action="store_true", help="print the functions that took longest")
     args = options.parse_args()
     context, rows = multiprocessing.get_context("spawn"), []
     for size in args.captions:
@@ -40,7 +36,7 @@ def main() -> None:
             ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as processes,
         ):
             processes.submit(write, folder, size // 5).result()
-            rows.append(processes.submit(measure, folder, args).result())
+            rows.append(processes.submit(measure, folder).result())
     heads = ("captions", "s to open", "s to open and take a step", "MB at the start", "peak MB", "growth")
     print_table(heads, [(f"{size:,}", *row) for size, row in zip(args.captions, rows, strict=True)])
 
@@ -56,7 +52,7 @@ def write(folder: str, n_images: int) -> None:
         table.to_parquet(f"{folder}/{name}.parquet")
 
 
-def measure(folder: str, args: Namespace) -> tuple[str, ...]:
+def measure(folder: str) -> tuple[str, ...]:
     """Open a trainer and take a step."""
     from datasets import Dataset
 
@@ -69,7 +65,7 @@ def measure(folder: str, args: Namespace) -> tuple[str, ...]:
     model, preprocessor = random_weights("world", captions[:5000]["caption"])
     config = RepairConfig(f"{folder}/out", max_steps=1, per_device_train_batch_size=BATCH, use_cpu=True)
     config.cache_images, config.disable_tqdm = False, True
-    profile, before, peak, is_done = cProfile.Profile(), anonymous(), [0], threading.Event()
+    before, peak, is_done = anonymous(), [0], threading.Event()
 
     def watch() -> None:
         while not is_done.wait(0.02):
@@ -78,8 +74,6 @@ def measure(folder: str, args: Namespace) -> tuple[str, ...]:
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     began = time.perf_counter()
-    if args.profile:
-        profile.enable()
     trainer = RepairTrainer(model, config, Pairs(images, captions, ()), None, preprocessor, records=records)
     trainer.data_collator.images = [noise(len(table), preprocessor) for table in (images, trainer.fill.images)]
     opened = time.perf_counter() - began
@@ -87,9 +81,6 @@ def measure(folder: str, args: Namespace) -> tuple[str, ...]:
     seconds = time.perf_counter() - began
     is_done.set()
     watcher.join()
-    if args.profile:
-        profile.disable()
-        pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
     return f"{opened:.1f}", f"{seconds:.1f}", *(f"{size / 1e6:,.0f}" for size in (before, peak[0], peak[0] - before))
 
 

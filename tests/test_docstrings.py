@@ -26,7 +26,11 @@ from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.editor import WorldEditor
 
 PUBLIC = "Pairs RepairConfig RepairTrainer DualEncoder load_pairs load_records mine synthesize train".split()
-HERE = {'"openai/clip-vit-base-patch32"': '"world/base"'}  # what an example names -> what stands for it
+HERE = {  # what an example names -> what stands for it
+    '"openai/clip-vit-base-patch32"': '"world/base"',
+    'RepairConfig("tuned")': 'RepairConfig("tuned", max_steps=1, per_device_train_batch_size=8)',
+    'output="runs/records"': 'output="runs/other-records"',
+}
 ELSEWHERE = ("push_to_hub", "load_parser")  # tests/hub pushes; spaCy's model is not on the package index
 SHOWN = (  # outputs of other data
     "encoder.pixel_store.PixelStore",
@@ -70,7 +74,7 @@ def names(tmp_path_factory) -> Iterator[dict]:
     """What the examples call by name. They run in a folder with `photos`, `data/mine` and `runs`."""
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
         patch.chdir(tmp_path_factory.mktemp("reader"))
-        build_world("runs/world", splits={"train": 130, "validation": 8, "test": 8})
+        build_world("runs/world", splits={"train": 40, "validation": 8, "test": 8})
         Path("data").mkdir()
         Path("data/mine").symlink_to(Path("runs/world").resolve())
         Path("photos").mkdir()

@@ -21,7 +21,7 @@ def paragraphs(text: str) -> list[str]:
     """Return the prose of a page: paragraphs, items of lists and cells of tables; a code span counts as a word."""
     text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
-    text = re.sub(r"`[^`]+`", "code", text)
+    text = re.sub(r"`[^`]+`", "Code", text)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"^(#|\|[-:| ]+\|$).*", "", text, flags=re.MULTILINE)
     text = re.sub(r"^(?=\s*([-*]|\d+\.) )", "\n", text, flags=re.MULTILINE)  # each item of a list by itself
@@ -32,8 +32,8 @@ def paragraphs(text: str) -> list[str]:
 def test_what_counts_as_a_paragraph_and_a_sentence():
     text = "# A\n\nOne two. Three `a b`\nfour.\n\n- five\n- six\n\n| a b | c |\n|---|---|\n\n```\nx\n```\n"
     found = paragraphs(text)
-    assert found == ["One two. Three code four.", "- five", "- six", "a b", "c"]
-    assert END.split(found[0]) == ["One two.", "Three code four."]
+    assert found == ["One two. Three Code four.", "- five", "- six", "a b", "c"]
+    assert END.split(found[0]) == ["One two.", "Three Code four."]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

@@ -245,7 +245,7 @@ def test_a_help_is_short_and_so_is_the_line_of_each_option(words, types, capsys)
     brief, everything = (helped(capsys, *words, word) for word in ("--help", "--help-all"))
     shown, every = (FLAG.findall(text.partition("every command:")[0]) for text in (brief, everything))
     assert len(shown) <= 22 and ("--help-all" in brief) == (len(shown) < len(every))
-    for each in (each for owner in types for each in fields(owner) if each.name not in TRANSFORMERS):
+    for each in (each for owner in types for each in fields(owner) if each.init and each.name not in TRANSFORMERS):
         assert 1 <= len(each.metadata["help"].split()) <= 20, each.name
 
 

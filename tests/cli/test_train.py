@@ -234,3 +234,11 @@ def test_a_stopped_training_has_only_its_checkpoints(monkeypatch, capsys):
     monkeypatch.setattr("repair_hf.cli.main._run", stop)
     assert main(["train"]) == 130
     assert "resumes from the last checkpoint, if --save-strategy wrote one." in capsys.readouterr().err
+
+
+def test_the_whole_help_of_training_does_without_peft():
+    """transformers' arguments would import it, for 3 s."""
+    code = "import sys, atexit; sys.argv[1:] = ['train', '--help-all']; import repair_hf.cli.main as cli; "
+    code += "atexit.register(lambda: print(sys.modules.get('peft', 'blocked'))); cli.main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "--adam-beta1" in done.stdout and done.stdout.splitlines()[-1] == "None"

@@ -9,20 +9,14 @@ import pytest
 import torch
 
 from benchmarks.common import Vectors
-from repair_hf.mining import ranking
 from repair_hf.mining.ranking import rank_both_ways
 from repair_hf.pairs.truth import Truth
 from tests.mining.embeddings import COLLECTIONS
-from tests.mining.sorted_ranking import check
+from tests.mining.sorted_ranking import check, screen_in
 
 pytestmark = pytest.mark.gpu
 
 DTYPES = [None, torch.float32, torch.bfloat16]  # of the panels' products; None: what the device gets by default
-
-
-def screen_in(dtype: torch.dtype | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    if dtype is not None:
-        monkeypatch.setattr(ranking, "screen_dtype", lambda device: dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import json
-import zipfile
-
 import pytest
-from benchmark_files import COLORS, WINO
 from datasets import Dataset, Image
-from hub_routes import Repo
-from PIL import Image as Picture
 
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
@@ -55,29 +48,3 @@ def test_a_folder_has_neither(tmp_path):
     for options in ({"pairs_config": "english"}, {"pairs_revision": "v1"}):
         with pytest.raises(UserError, match="only for the Hub"):
             load_pairs(tmp_path, **options)
-
-
-def test_winoground_names_the_login_and_is_fetched_after_it(hub_of_all_tests, stranger, tmp_path):
-    rows = [{"id": k} | {name: values[k] for name, values in WINO.items()} for k in range(2)]
-    with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
-        for color in COLORS:
-            Picture.new("RGB", (40, 30), color).save(picture := io.BytesIO(), "PNG")
-            archive.writestr(f"images/{color}.png", picture.getvalue())
-    files = {"data/examples.jsonl": "\n".join(map(json.dumps, rows)).encode()}
-    files["data/images.zip"] = (tmp_path / "images.zip").read_bytes()
-    repo = hub_of_all_tests.repos["dataset", "facebook/winoground"] = Repo(True, [("2" * 40, files)])
-    words = ("data", "winoground", "--output", tmp_path / "winoground")
-    code, _, said = stranger.main(*words)
-    assert code == 2 and "`facebook/winoground` needs a login (HTTP 401). Accept the terms on https://hugg" in said
-    assert "then type `hf auth login`" in said
-    repo.private = False
-    stranger.run("""
-from dataclasses import replace
-from repair_hf.evaluation import winoground
-from repair_hf.pairs import public_data
-winoground.PUBLISHED, data = 2, public_data.SETS["winoground"]
-parts = tuple(replace(part, count=min(part.count, 4)) for part in data.parts)
-public_data.SETS["winoground"] = replace(data, parts=parts)
-""")
-    code, said, wrong = stranger.main(*words)
-    assert code == 0 and "2 cases" in said and "--compositional winoground=" in said, wrong

@@ -1,6 +1,8 @@
 """Ranks, false positives and their order, compared with a sort of the full ranking."""
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -8,11 +10,10 @@ import torch
 
 from repair_hf.mining import screening
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
-from repair_hf.mining.scores import screen_errors
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
 from tests.mining.embeddings import COLLECTIONS, identical, planted, quantised, random_unit
-from tests.mining.sorted_ranking import check
+from tests.mining.sorted_ranking import check, screen_in
 
 
 @pytest.mark.parametrize("make", [quantised, random_unit, identical])
@@ -32,10 +33,42 @@ def test_few_items_equal_the_whole_matrix(make, n_images, n_texts, block, same_t
 @pytest.mark.parametrize(("k_image", "k_caption", "block"), [(0, 0, 128), (5, 1, 96), (40, 40, 128), (0, 7, 2048)])
 @pytest.mark.parametrize("name", COLLECTIONS)
 def test_many_panels_equal_the_whole_matrix(name, k_image, k_caption, block, dtype, monkeypatch):
-    monkeypatch.setattr(
-        screening, "precision", lambda matrix, *_: (dtype, screen_errors(matrix.rows, matrix.columns)[dtype])
-    )
+    screen_in(dtype, monkeypatch)
     check(*COLLECTIONS[name](np.random.default_rng(1)), k_image, k_caption, block=block)
+
+
+@pytest.mark.parametrize(("few", "pool"), [(0, 1 << 20), (1, 1 << 20), (0.02, 64)])
+@pytest.mark.parametrize("name", COLLECTIONS)
+def test_counting_by_pairs_or_by_blocks_and_a_full_pool_give_the_same(name, few, pool, monkeypatch):
+    monkeypatch.setattr(screening, "FEW", few)
+    monkeypatch.setattr(screening, "POOL", pool)
+    check(*COLLECTIONS[name](np.random.default_rng(2)), 6, 3, block=128)
+
+
+class Twin:
+    """One of two processes that meet in `gather`; here they are threads."""
+
+    count, meeting, parts = 2, Barrier(2), [None, None]
+
+    def __init__(self, index: int) -> None:
+        self.index, self.is_main = index, index == 0
+
+    def gather(self, part):
+        self.parts[self.index] = part
+        self.meeting.wait()
+        return list(self.parts)
+
+
+@pytest.mark.parametrize("block", [64, 2048])
+def test_processes_that_share_the_panels_find_what_one_finds(block):
+    """Also where one of them has nothing to do: a single panel is not shared."""
+    images, texts, own = planted(np.random.default_rng(6), 1.0)
+    data, ks = (images, texts, Truth.annotated(own, len(images))), {"fps_of_image": 9, "fps_of_caption": 3}
+    expected = [vars(ranking) for ranking in rank_both_ways(*data, **ks)]
+    with ThreadPoolExecutor(2) as threads:
+        found = threads.map(lambda index: rank_both_ways(*data, **ks, block=block, everyone=Twin(index)), range(2))
+    for i2t, t2i in found:
+        np.testing.assert_equal([vars(i2t), vars(t2i)], expected)
 
 
 @pytest.mark.parametrize(

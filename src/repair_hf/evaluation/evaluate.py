@@ -229,7 +229,7 @@ class Evaluation:
             "repair": [
                 {"model": name, "reference": None} if plain is None else compare(name, plain)
                 for name, baselines in plain_before(self.names).items()
-                for plain in baselines or [None]
+                for plain in baselines or (None,)
             ],
         }
 

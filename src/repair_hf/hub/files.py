@@ -9,9 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.models import ADAPTER, base_of, has_file
@@ -74,34 +72,21 @@ def pack_records(
         data = Path(scratch) / "records"
         save_records(data, records, dropped, embed_source_images=False)
         records = load_records(data)
+    for name in (column for column in records.column_names if column.endswith("_image")):
+        cells = records.data.column(name)
+        if pc.struct_field(cells, "bytes").null_count > cells.null_count:
+            raise UserError(f"{folder} gives images of `{name}` as paths; save the records with their bytes.")
     with intact(folder, "Make the records again, or delete its summary.json"):
         card = dataset_card(folder, data, repo, records, dropped, license=license)
         files: dict[str, Path | bytes] = {"README.md": card.text.encode(), **StageFolder.of(folder).files()}
-    for pattern in RECORD_FILES[:2]:
-        files |= {path.relative_to(data).as_posix(): path for path in sorted(data.glob(pattern))}
-    for file in (path for path in files.values() if isinstance(path, Path)):
-        _check_sent(file, data)
+    for path in (path for pattern in RECORD_FILES[:2] for path in sorted(data.glob(pattern))):
+        name = path.relative_to(data).as_posix()
+        try:
+            files[name] = file_within(name, [data])
+        except OSError as error:  # a link that a stranger put there
+            raise UserError(f"{path} cannot be pushed: {error}.") from error
     files |= card.pictures
     return Parcel("dataset", files, RECORD_FILES)
-
-
-def _check_sent(file: Path, folder: Path) -> None:
-    """Check that a Parquet file lies in the folder that is pushed, and holds its images."""
-    try:
-        file_within(file.relative_to(folder).as_posix(), [folder])
-        table = pq.ParquetFile(file)
-        images = [each.name for each in table.schema_arrow if pa.types.is_struct(each.type)]
-        by_path = [
-            name
-            for batch in (table.iter_batches(batch_size=100, columns=images) if images else ())
-            for name, cells in zip(batch.schema.names, batch.columns, strict=True)
-            if pc.any(pc.and_(cells.field("bytes").is_null(), cells.field("path").is_valid())).as_py()
-        ]
-    except (OSError, pa.ArrowException, KeyError) as error:
-        again = "Make the records again with `repair-hf synthesize`."
-        raise UserError(f"{file} cannot be pushed: {error}. {again}") from error
-    if by_path:
-        raise UserError(f"{file} gives images of `{by_path[0]}` as paths; save the records with their bytes.")
 
 
 def pack_model(

@@ -8,7 +8,7 @@ the pool. An index holds a copy of the candidates' vectors: 4 D bytes each, and 
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import faiss
 import numpy as np
@@ -88,7 +88,7 @@ def _build_index(candidates: np.ndarray, wanted: Index) -> FaissIndex:
     count, size = candidates.shape
     clusters = max(1, min(round(4 * math.sqrt(count)), count // PER_CLUSTER))
     kind = f"HNSW{LINKS},Flat" if wanted.kind == "hnsw" else f"IVF{clusters},Flat"
-    index = faiss.index_factory(size, kind, faiss.METRIC_INNER_PRODUCT)
+    index: Any = faiss.index_factory(size, kind, faiss.METRIC_INNER_PRODUCT)
     if wanted.kind == "hnsw":
         index.hnsw.efSearch = max(1, round(wanted.effort * BREADTH))
     else:

@@ -184,7 +184,8 @@ def _search(
 ) -> tuple[Dataset, dict[str, Any]]:
     """Return the failures, and what the summary says of an index."""
     index = None if options.search == "exact" else Index(options.search, options.search_effort)
-    kept, queries = {"d_i2t": options.d_i2t, "d_t2i": options.d_t2i}, None
+    kept: Any = {"d_i2t": options.d_i2t, "d_t2i": options.d_t2i}
+    queries = None
     if options.max_queries is not None:
         queries = draw_queries(positives, pairs.caption_image, options.max_queries, **kept, seed=options.seed)
     failures, recall = find_false_positives(

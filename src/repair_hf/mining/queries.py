@@ -43,7 +43,7 @@ class Queries:
         self.k = k
         self.gt = np.full(count, -1)  # (Q,)
         self.gt_score = np.full(count, -np.inf, np.float32)  # (Q,)
-        self.target = np.full(count, keys_of(np.float32([np.inf])))  # (Q,) keys; none is greater
+        self.target = np.full(count, keys_of(np.array([np.inf], np.float32)))  # (Q,) keys; none is greater
         self.ahead = np.zeros(count, np.int64)  # (Q,) non-positives ahead of the target
         self.keys = np.full((count, k), NO_KEY)  # (Q, k) of the best non-positives, best first
         self.positives_ahead = np.zeros((count, k), np.int64)  # (Q, k) between a non-positive and the one before

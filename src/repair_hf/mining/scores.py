@@ -67,10 +67,10 @@ def exact_scores(rows: np.ndarray, row: np.ndarray, columns: np.ndarray, column:
 
 def _products(ends: np.ndarray, column: np.ndarray, vectors: Tensor, panel: Tensor) -> np.ndarray:
     """Multiply vectors by columns of a panel: those from place ends[k] to ends[k + 1] by vector k."""
-    where = (torch.from_numpy(numbers.astype(np.int64)) for numbers in (ends, column))
+    rows, columns = (torch.from_numpy(numbers.astype(np.int64)) for numbers in (ends, column))
     zeros = torch.zeros(len(column), dtype=torch.float64)  # multiplied by beta, so not uninitialised
     size: Any = (len(vectors), len(panel))
-    pairs = torch.sparse_csr_tensor(*where, zeros, size, check_invariants=False)
+    pairs = torch.sparse_csr_tensor(rows, columns, zeros, size, check_invariants=False)
     return torch.sparse.sampled_addmm(pairs, vectors, panel.T, beta=0.0).values().numpy()
 
 

@@ -1,6 +1,6 @@
 """Rank rows against columns in one pass over blocks of their scores, in little memory.
 
-Blocks of scores come from fast products. With `scores.screen_error` as eps, a pair with the screened score s
+Blocks of scores come from fast products. With an eps of `scores.screen_errors`, a pair with the screened score s
 
 - is ahead of a target of score g if s >= g + eps, is not if s < g - eps, and is scored exactly in between;
 - is none of a query's k best if s < (k-th best exact score so far) - eps, or if s < (k-th best s so far) - 2 eps.
@@ -160,11 +160,12 @@ class _Panel:
                 pool = [self._still_needed(pool)]
                 if len(pool[0][0]) > POOL:
                     self._settle(pool.pop())
-        self._settle(self._still_needed(pool))
-        rows, columns = self.queries
-        columns.ahead[self.panel] = self.column.ahead
-        with rows.lock:
-            rows.ahead += self.row.ahead
+        if pool:
+            self._settle(self._still_needed(pool))
+        of_rows, of_columns = self.queries
+        of_columns.ahead[self.panel] = self.column.ahead
+        with of_rows.lock:
+            of_rows.ahead += self.row.ahead
 
     def _screened(self) -> Iterator[np.ndarray]:
         """Yield the screened scores of each block of rows, (r, C), -inf where positive; all share one buffer."""

@@ -110,9 +110,10 @@ class Pairs:
     def items(self) -> Items:
         """A digest of each image, if its look is known, and of each caption with its image."""
         names = self.images["image_id"][:]
-        ids = {"image": names if self.looks else [], "caption": self.captions["caption_id"][:]}
-        described = zip(self.captions["caption"][:], self.caption_image, strict=True)
-        texts = [f"{names[image]} {caption}" for caption, image in described]
+        ids = {"image": names if self.looks else [], "caption": self.captions.with_format("arrow")["caption_id"][:]}
+        blocks = self.captions.select_columns(["caption"]).iter(1024)
+        captions = (caption for block in blocks for caption in block["caption"])
+        texts = (f"{names[image]} {caption}" for caption, image in zip(captions, self.caption_image, strict=True))
         return Items(ids, {"image": digest_each(self.looks), "caption": digest_each(texts)})
 
     @cached_property

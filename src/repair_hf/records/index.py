@@ -27,9 +27,10 @@ class Groups:
     """
 
     def __init__(self, keys: np.ndarray, n_keys: int) -> None:
-        self.count = np.bincount(keys, minlength=n_keys + 1)  # (n_keys + 1,): the last is that of key -1
-        self._start = np.cumsum(self.count) - self.count
-        self._places = np.append(np.argsort(keys, kind="stable"), -1)
+        count = np.bincount(keys, minlength=n_keys + 1)
+        self.count = count.astype(np.int32)  # (n_keys + 1,): the last is that of key -1
+        self._start = (np.cumsum(count) - count).astype(np.int32)
+        self._places = np.append(np.argsort(keys, kind="stable"), -1).astype(np.int32)
 
     def draw(self, keys: np.ndarray, chance: np.ndarray) -> np.ndarray:
         """Draw one place of each key's group uniformly; -1 for none."""
@@ -40,7 +41,7 @@ class Groups:
 class Failures:
     """The records of one direction, those with an edit first, then by descending score.
 
-    Arrays that a draw indexes end in one more element, -1: the value of record -1, "none".
+    Arrays that a draw indexes, (n + 1,), end in one more element, -1: the value of record -1, "none".
 
     Args:
         rows: The records in this order, (n,).
@@ -61,8 +62,8 @@ class Failures:
         n_negatives: int,
     ) -> None:
         self.n_edits, self.edited_rows = n_edits, rows[:n_edits]
-        self.queries, self.negatives = np.append(queries, -1), np.append(negatives, -1)  # (n + 1,)
-        self.edits = np.full(len(rows) + 1, -1)  # (n + 1,)
+        self.queries, self.negatives = (np.append(part, -1).astype(np.int32) for part in (queries, negatives))
+        self.edits = np.full(len(rows) + 1, -1, np.int32)  # (n + 1,)
         self.edits[: self.n_edits] = n_negatives + np.arange(self.n_edits)
         self.by_query = Groups(self.queries[:-1], n_queries)
         self.edits_by_query = Groups(self.queries[: self.n_edits], n_queries)

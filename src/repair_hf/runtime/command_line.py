@@ -11,7 +11,7 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
-from repair_hf.runtime.flags import Help, add_arguments, add_main_arguments
+from repair_hf.runtime.flags import Help, add_arguments
 from repair_hf.runtime.options import SEEDS, UserError, did_you_mean, is_needed
 from repair_hf.runtime.recipes import find_recipe
 from repair_hf.runtime.texts import read_yaml
@@ -77,10 +77,7 @@ class _Parser(argparse.ArgumentParser):
         epilog = f"{_EVERY_COMMAND}{_HELP_ALL if is_brief else ''}\n\n{epilog or ''}"
         super().__init__(prog=prog, description=description, epilog=epilog, allow_abbrev=False, formatter_class=Help)
         self.types = types
-        if is_brief:
-            actions = add_main_arguments(self, types)
-        else:
-            actions = [action for each in types for action in add_arguments(self, each)]
+        actions = [action for each in types for action in add_arguments(self, each, is_brief=is_brief)]
         self.by_flag = {flag: action for action in actions for flag in action.option_strings}
         self.known: dict[str, Field] = {f.name: f for t in types for f in fields(t) if f"--{f.name}" in self.by_flag}
         self.first_needed = next((name for name, field in self.known.items() if is_needed(field)), None)

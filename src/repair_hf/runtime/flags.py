@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from collections.abc import Iterable
 from dataclasses import Field, fields
 from enum import Enum
 from types import NoneType, UnionType
@@ -21,26 +20,23 @@ MAX_WIDTH = 120  # columns of a help text
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-def add_arguments(parser: argparse.ArgumentParser, type: type) -> list[argparse.Action]:
+def add_arguments(parser: argparse.ArgumentParser, type: type, *, is_brief: bool = False) -> list[argparse.Action]:
     """Give a parser the flags of a dataclass, and return them as argparse's actions.
 
     The help groups fields by the class that declares them, a class before its bases. `MineOptions` has the heading
-    `mine`; a class may set another as `_argument_group_name`. A field that no word can express gets no flag.
+    `mine`; a class may set another as `_argument_group_name`. A field that no word can express gets no flag. With
+    `is_brief` the help shows the options declared as `main` alone.
     """
     headings = dict.fromkeys(_heading(owner) for owner in type.__mro__)
     groups = {heading: parser.add_argument_group(heading) for heading in headings}
     hints, actions = get_type_hints(type), []
     for field in fields(type):
         owner = next(base for base in type.__mro__ if field.name in vars(base).get("__annotations__", {}))
-        actions += _add_flags(groups[_heading(owner)], field, hints[field.name])
+        added = _add_flags(groups[_heading(owner)], field, hints[field.name])
+        actions += added
+        for action in added if is_brief and not is_main(field) else ():
+            action.help = argparse.SUPPRESS
     return actions
-
-
-def add_main_arguments(parser: argparse.ArgumentParser, types: Iterable[type]) -> list[argparse.Action]:
-    """Give a parser the flags of the options declared as `main` alone, under one heading."""
-    group = parser.add_argument_group("main options")
-    found = [(each, get_type_hints(owner)[each.name]) for owner in types for each in fields(owner) if is_main(each)]
-    return [action for field, hint in found for action in _add_flags(group, field, hint)]
 
 
 def _add_flags(group: Any, field: Field, hint: Any) -> list[argparse.Action]:

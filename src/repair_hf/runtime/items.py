@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ SHOWN = 3  # items that an error names
 class Items:
     """Digests of images and captions by id: (n,) uint64 each, in the order of the ids."""
 
-    ids: Mapping[str, list[str]]  # `image` and `caption`
+    ids: Mapping[str, Any]  # `image` and `caption`: lists of texts, or columns of arrow
     digests: Mapping[str, np.ndarray]
 
     def save(self, folder: Path) -> None:
@@ -32,20 +33,19 @@ class Items:
         import pyarrow as pa
         from pyarrow.parquet import write_table
 
-        columns = {
-            "kind": [kind for kind, ids in self.ids.items() for _ in ids],
-            "id": [name for ids in self.ids.values() for name in ids],
-            "digest": np.concatenate(list(self.digests.values())),
-        }
+        tables = [
+            pa.table({"kind": pa.repeat(kind, len(ids)), "id": ids, "digest": self.digests[kind]})
+            for kind, ids in self.ids.items()
+        ]
         draft = folder / f".{FILE}.tmp"
-        write_table(pa.table(columns), draft, compression="zstd")
+        write_table(pa.concat_tables(tables, promote_options="permissive"), draft, compression="zstd")
         draft.replace(folder / FILE)
 
 
 def digest_each(texts: Iterable[str]) -> np.ndarray:
     """Digest texts: (n,) uint64."""
     digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
-    return np.frombuffer(b"".join(digests), np.dtype("<u8")).astype(np.uint64)
+    return np.fromiter((int.from_bytes(one, "little") for one in digests), np.uint64)
 
 
 def check_items(folder: str | Path, now: Items) -> None:
@@ -65,7 +65,7 @@ def check_items(folder: str | Path, now: Items) -> None:
     changed = [
         name
         for kind, ids in now.ids.items()
-        for name, digest in zip(ids, now.digests[kind].tolist(), strict=True)
+        for name, digest in zip(map(str, ids), now.digests[kind].tolist(), strict=True)
         if before.get((kind, name), digest) != digest
     ]
     if changed:

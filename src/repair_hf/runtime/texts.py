@@ -28,10 +28,6 @@ class UnreadableText(ValueError):
     """A text that is not JSON or YAML, or that cannot be used; the message says why."""
 
 
-class TooDeep(UnreadableText):
-    """A text of too many lists and objects in one another."""
-
-
 def parse_json(text: bytes | str, *, mend: Callable[[str], Any] | None = None) -> Any:
     """Parse a JSON document; `mend` gives what replaces a text with half of a surrogate pair, by default an error.
 
@@ -124,7 +120,7 @@ def _content(path: str | Path) -> bytes:
 
 def _unreadable(error: Exception) -> UnreadableText:
     if isinstance(error, RecursionError):
-        return TooDeep(_TOO_DEEP)
+        return UnreadableText(_TOO_DEEP)
     return UnreadableText(" ".join(str(error).split())[:300].rstrip(".") or type(error).__name__)
 
 
@@ -141,7 +137,7 @@ def _check(value: Any, *, texts: bool, most: float = math.inf) -> None:
         level = [each for each in members if isinstance(each, dict | list)]
         if not level:
             return
-    raise TooDeep(_TOO_DEEP)
+    raise UnreadableText(_TOO_DEEP)
 
 
 def _mended(value: Any, mend: Callable[[str], Any]) -> Any:

@@ -97,8 +97,7 @@ class StudyOptions(Bounded):
     grid_weights: list[float] = opt([], "Weights of the grid loss (lambda).", least=0)
     budgets: list[str] = opt(
         [],
-        "Parts of a method's data to train on, each a row: all, samples=N, calls=N (LLM calls and images), or "
-        "usd=N@A+B at A dollars per LLM call and B per image. Default: all.",
+        "Parts of a method's data, each a row: all, samples=N, calls=N, or usd=N@A+B (dollars per call and image).",
     )
     batch_size: int | None = opt(None, "Pairs per batch. Default: 128, less in the tiny toy world.", least=1)
     training: dict | None = opt(

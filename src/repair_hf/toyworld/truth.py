@@ -1,4 +1,4 @@
-"""What is true in the toy world, whatever is annotated: the scenes of pictures, and which captions hold in them."""
+"""The scenes of pictures, and which captions hold in them, whatever is annotated."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import numpy as np
 from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.images import open_cell
-from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
-from repair_hf.toyworld.captions import parse
 from repair_hf.toyworld.domains import DOMAINS, Domain
 from repair_hf.toyworld.renderer import read_scene
 from repair_hf.toyworld.scenes import Facts, Scene, facts_of, matchings, stated
@@ -34,19 +32,6 @@ class SceneTable:
             columns = [self._shown.get(slot, self._none) == str(value) for slot, value in said]
             found |= np.logical_and.reduce(columns)
         return found
-
-
-def true_pairs(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of the images and captions of which the caption is true, (n,) each."""
-    table = SceneTable(list(scenes_of(pairs)))
-    found = [np.flatnonzero(table.matches(parse(caption))) for caption in pairs.captions["caption"][:]]
-    return np.concatenate(found), np.repeat(np.arange(len(found)), [len(images) for images in found])
-
-
-def with_scenes(truth: Truth, pairs: Pairs) -> Truth:
-    """Add to what is known to match all pairs of which the caption is true."""
-    images, texts = true_pairs(pairs)
-    return truth.extended(images=images, texts=texts, new_classes=np.empty(0, np.int64))
 
 
 def domain_of(pairs: Pairs) -> Domain:
