@@ -228,11 +228,7 @@ def test_methods_without_means_are_named(clip_folder, tmp_path, monkeypatch, cap
     shown = study(*words, "--batch-size", "2")
     assert "left out: sugarcrepe (needs `llm`), laclip (needs `llm`), stablerep (needs `editor`)" in shown
     assert "\n negclip " in shown and "\n laclip" not in shown
-<<<<<<< HEAD
     for name, says in (("laclip", "needs `llm`"), ("negclop", "Did you mean `negclip` for")):
-=======
-    for name, says in (("laclip", "needs `llm`"), ("negclop", "Did you mean `negclip`")):
->>>>>>> study
         assert main(["study", *words, "--methods", name]) == 2 and says in capsys.readouterr().err
 
 
