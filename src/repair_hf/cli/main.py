@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 COMMANDS = {
     "demo": "Repair a small retriever end to end in a toy world: no key, GPU or download.",
-    "world": "Draw the toy world, train its base retriever, serve its scripted LLM.",
+    "world": "Draw the toy world, serve its scripted LLM.",
     "mine": "Find the retriever's false positives in both directions.",
     "synthesize": "Check the failures and edit their false positives into records.",
     "train": "Fine-tune the retriever on pairs and records.",

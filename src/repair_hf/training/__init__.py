@@ -1,1 +1,1 @@
-"""Grids, losses, trainer."""
+"""The pairs of a step, losses, trainer."""
