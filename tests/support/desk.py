@@ -27,8 +27,6 @@ SMALLER = {
     "demo": "--size tiny",
     "train": "--per-device-train-batch-size 8 --max-steps 3",
     "world build": "--train 60 --validation 20 --test 30",
-    "world pretrain": "--epochs 1 --batch-size 32",
-    "world facts": "--train 60 --validation 20 --epochs 0.2 --batch-size 16",
 }
 RECIPES = {  # of the toy world
     "world": {"train": 60, "validation": 20, "test": 30},

@@ -149,7 +149,7 @@ class SynthesizeOptions(EncoderOptions, FilterOptions, RepairOptions):
     )
     answers_from: list[str] | None = opt(
         None,
-        "Folders of other runs or of a study's products; what they paid for is not paid again.",
+        "Folders of other runs, or of a study's methods; what they paid for is not paid again.",
         neutral=True,
     )
     embed_source_images: bool = opt(True, "Store the images of query, ground truth and false positive in the records.")
