@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import resource
 import sys
 import tempfile
@@ -51,6 +52,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as processes,
     ):
+        os.environ["HF_ASSETS_CACHE"] = folder  # of the processes that follow
         processes.submit(prepare, Path(folder), args).result()
         found = {row: processes.submit(measure, row, Path(folder), args).result() for row in rows}
     heads = ("", "trained", "share", "memory", "ms a step", "steps", "R@1 I2T", "R@1 T2I")
@@ -83,7 +85,7 @@ def measure(row: str, folder: Path, args: Namespace) -> tuple[str, ...]:
     cells: tuple[str, ...] = ("", "", "", "", "")
     if row != "base":
         plain = {"num_train_epochs": args.epochs, "per_device_train_batch_size": args.batch, "use_cpu": True}
-        how = plain | {"cache_folder": str(folder / "cache"), "disable_tqdm": True} | ROWS[row]
+        how = plain | {"disable_tqdm": True} | ROWS[row]
         config = RepairConfig(str(folder / row), **how)
         records = load_records(folder / "records")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
