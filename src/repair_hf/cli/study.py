@@ -61,6 +61,7 @@ def _part_of_limits(llm: StudyLLMOptions, processes: int) -> StudyLLMOptions:
 def _study(options: StudyOptions, pairs: StudyPairsOptions, llm: StudyLLMOptions, editor: StudyEditorOptions) -> None:
     from repair_hf.study.run import check, chosen, in_words, lacking, run_cells
     from repair_hf.study.setting import settle
+    from repair_hf.study.tables import COSTS
 
     setting = settle(options, pairs, llm, editor)
     wanted, missing = chosen(setting), lacking(setting)
@@ -74,7 +75,9 @@ def _study(options: StudyOptions, pairs: StudyPairsOptions, llm: StudyLLMOptions
         if section.name == "left_out":
             print(f"{section.title}: {section.note}")
         elif section.name == "summary" and section.table is not None:
-            heads = [head for head in section.table.columns if not head.endswith("gain") or head.startswith("both")]
+            # what fits 80 columns: `study.md` has the other gains, and what each method paid for
+            scores = [head for head in section.table.columns if not head.endswith(("gain", *COSTS))]
+            heads = [*scores, *(head for head in section.table.columns if head.startswith("both"))]
             print(f"\n{section.title}")
             print_table(heads, section.table[heads].to_numpy().tolist())
             print(section.note)

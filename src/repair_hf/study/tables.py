@@ -23,6 +23,7 @@ from repair_hf.study.plan import SCORED, Arm, Plan
 from repair_hf.study.results import MEASURES, Row
 from repair_hf.study.setting import Setting
 
+COSTS = ("samples", "LLM calls", "images")
 R1, TRUTH = SCORED[:2], SCORED[2:]
 FEW = 200  # images; with fewer, an interval of R@1 is about ten points wide
 TOY = (
@@ -128,7 +129,7 @@ def summary(
         "mean of the gains before it. "
         f"These are {len(compared) * (len(metrics) + 1)} comparisons; one in twenty excludes 0 by chance."
     )
-    return Finding("summary", "In one table", note, _frame([*heads, "samples", "LLM calls", "images"], rows))
+    return Finding("summary", "In one table", note, _frame([*heads, *COSTS], rows))
 
 
 def retrieval(scored: Mapping[str, Sequence[Row]], paper: str | None) -> Finding:
