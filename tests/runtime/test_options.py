@@ -135,8 +135,8 @@ def test_a_wrong_value_in_python_is_an_error_too(values, message):
     "argv, message",
     [
         ([], "required: --dish"),
-        (["--dish", "soup", "--kmine", "5"], r"unknown flags \['--kmine'\]. Did you mean `k_mine`"),
-        (["--dish", "soup", "--km", "5"], r"unknown flags \['--km'\]. Did you mean `k_mine` for `km`"),
+        (["--dish", "soup", "--kmine", "5"], r"unknown flags \['--kmine'\]. Did you mean `--k-mine`"),
+        (["--dish", "soup", "--km", "5"], r"unknown flags \['--km'\]. Did you mean `--k-mine` for `--km`"),
         (["--dis", "soup"], r"unknown flags \['--dis'\]"),  # an abbreviation is not guessed at
         (["--dish", "soup", "stew"], "unrecognized arguments: stew"),
         (["--dish", "soup", "--k-mine", "many"], "invalid int value: 'many'"),

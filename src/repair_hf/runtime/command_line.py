@@ -150,7 +150,12 @@ class _Parser(argparse.ArgumentParser):
         if old := [f"`{key}` was removed: {removed[key]}" for key in keys if key in removed]:
             return "; ".join(old) + "."
         known = ", ".join(sorted(self.known)) if len(self.known) <= 40 else f"see `{self.prog} --help-all`"
-        return f"{did_you_mean(keys, self.known)}Known: {known}."
+        spell = _as_flag if words[0].startswith("--") else str
+        return f"{did_you_mean(keys, self.known, spell=spell)}Known: {known}."
+
+
+def _as_flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _read_recipe(path: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from math import isfinite
@@ -124,14 +124,14 @@ def fill(kinds: Iterable[type], values: Mapping[str, Any], function: str) -> lis
     return [kind(**{name: values[name] for name in names if name in values}) for kind, names in named]
 
 
-def did_you_mean(words: Iterable[str], known: Iterable[str]) -> str:
-    """Return a question with the names that are nearest to some words, or have them as initials; empty without any."""
+def did_you_mean(words: Iterable[str], known: Iterable[str], *, spell: Callable[[str], str] = str) -> str:
+    """Return a question with the names nearest to some words, as `spell` writes them, or ""; initials count as near."""
     names, hints = list(known), []
     for word in words:
         near = [name for name in names if "".join(part[:1] for part in name.split("_")) == word]
         near += difflib.get_close_matches(word, names, n=3, cutoff=0.7)
         if near:
-            hints.append(f"{' or '.join(f'`{name}`' for name in near)} for `{word}`")
+            hints.append(f"{' or '.join(f'`{spell(name)}`' for name in near)} for `{spell(word)}`")
     return f"Did you mean {', '.join(hints)}? " if hints else ""
 
 
