@@ -125,7 +125,7 @@ def fill(kinds: Iterable[type], values: Mapping[str, Any], function: str) -> lis
 
 
 def did_you_mean(words: Iterable[str], known: Iterable[str], *, spell: Callable[[str], str] = str) -> str:
-    """Return a question with the names nearest to some words, as `spell` writes them, or ""; initials count as near."""
+    """Ask for the names nearest to some words, as `spell` writes them; initials count as near. Empty without any."""
     names, hints = list(known), []
     for word in words:
         near = [name for name in names if "".join(part[:1] for part in name.split("_")) == word]
