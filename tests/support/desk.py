@@ -31,7 +31,7 @@ SMALLER = {
 RECIPES = {  # of the toy world
     "world": {"train": 60, "validation": 20, "test": 30},
     "mine": {"max_queries": 30},
-    "train": {"max_steps": 3, "per_device_train_batch_size": 16},
+    "train": {"max_steps": 3, "per_device_train_batch_size": 8},
 }
 TOKEN = "hf_goodgoodgoodgoodgood"
 # Runs a page in one process: torch and transformers are imported once.
