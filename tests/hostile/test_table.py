@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import datasets
 import pytest
 
 from repair_hf.cli.main import COMMANDS, main
@@ -120,10 +121,12 @@ def damaged(good, tmp_path_factory) -> Iterator[Callable[..., dict[str, Path]]]:
 
 @pytest.mark.parametrize(("kind", "name", "damage", "words", "code", "wanted"), TABLE)
 def test_it_is_left_out_or_an_error_of_one_line(
-    kind, name, damage, words, code, wanted, damaged, tmp_path, monkeypatch, capsys, caplog
+    kind, name, damage, words, code, wanted, damaged, tmp_path, tmp_path_factory, monkeypatch, capsys, caplog
 ):
     folders = damaged(kind, name, damage) | {"out": tmp_path / "out"}
     monkeypatch.chdir(tmp_path)
+    # a cache of its own: another may hold the whole file of this name, which would be loaded in place of the damaged one
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("cache")))
     capsys.readouterr()
     assert main([word.format(**folders) for word in words.split()]) == code, capsys.readouterr().err
     printed = capsys.readouterr().err
