@@ -125,7 +125,7 @@ def test_it_is_left_out_or_an_error_of_one_line(
 ):
     folders = damaged(kind, name, damage) | {"out": tmp_path / "out"}
     monkeypatch.chdir(tmp_path)
-    # a cache of its own: another may hold the whole file of this name, which would be loaded in place of the damaged one
+    # a cache of its own: in another, the whole file of this name may lie, which would be loaded instead
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("cache")))
     capsys.readouterr()
     assert main([word.format(**folders) for word in words.split()]) == code, capsys.readouterr().err
