@@ -55,8 +55,9 @@ def run_cell(
         "commit": versions()["commit"],
     }
     if method is None:
-        found = evaluate(data.base, data, cell.split, products.near_misses(data, cell.split))
-        return row_of(cell, **known, **found, **queries(data, cell.split, products.near_misses(data, cell.split)))
+        cases = products.near_misses(data, cell.split)
+        found = evaluate(data.base, data, cell.split, cases)
+        return row_of(cell, **known, **found, **queries(data, cell.split, cases))
     made = products.of(method, data, waits=waits)
     folder = setting.output / "cells" / cell.run
     encoder, figures = _trained(cell, method, made, setting, folder)

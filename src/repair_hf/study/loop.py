@@ -47,10 +47,10 @@ class Study:
         data, key = self.setting.datasets[cell.data], (cell.data, cell.method, cell.split)
         if key not in self._digests:
             self._digests[key] = options_digest(self.setting, method, data, cell.split)
-        if self.setting.options.table:
-            return self.results.find(cell, options=self._digests[key])
         found = self.results.find(cell, options=self._digests[key])
-        return found and self.results.find(cell, options=self._digests[key], content=data.content(cell.split))
+        if found is None or self.setting.options.table:
+            return found
+        return self.results.find(cell, options=self._digests[key], content=data.content(cell.split))
 
     def run(self) -> None:
         """Run all cells.

@@ -138,10 +138,8 @@ class Setting:
     def lacks(self, method: Method, data: StudyData) -> list[str]:
         """Return the options that a method needs and the study does not have."""
         means = () if self.takes_records(method, data) else sorted(method.means)
-        places = {"llm": find_llm(self.models[None].llm)[0], "editor": find_editor(self.models[None].editor)[0]}
-        if isinstance(method, RepairVariant) and method.swap:
-            own = self.models_of(method)
-            places = {"llm": find_llm(own.llm)[0], "editor": find_editor(own.editor)[0]}
+        own = self.models_of(method)
+        places = {"llm": find_llm(own.llm)[0], "editor": find_editor(own.editor)[0]}
         return [each for each in means if not data.is_toy and (each == TOY or places.get(each) == "world")]
 
     def deciding(self, method: Method | None, data: StudyData) -> dict[str, Any]:
