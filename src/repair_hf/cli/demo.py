@@ -25,9 +25,9 @@ from repair_hf.cli.world import BuildOptions
 from repair_hf.evaluation.compositional import CompositionalOptions
 from repair_hf.evaluation.options import EvaluateOptions
 from repair_hf.mining.options import MiningOptions
+from repair_hf.runtime.files import read_json
 from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import Bounded, PairsOptions, StageOptions, opt
-from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.processes import refuse_several
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesizeOptions

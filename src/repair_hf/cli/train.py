@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repair_hf.cli.subcommands import suggest
+from repair_hf.runtime.files import read_json
 from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, changed, flags
-from repair_hf.runtime.own_files import read_json
 from repair_hf.training.options import Hyperparameters, TrainOptions
 
 if TYPE_CHECKING:
