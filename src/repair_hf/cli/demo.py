@@ -41,7 +41,7 @@ BASE = "world/base"
 METHODS: dict[str, dict[str, Any] | None] = {  # arguments of training on the records; None is training without them
     "plain": None,
     "repair": {},
-    "repair_paper": {"paper": True, "grid_weight": 1.0},
+    "repair_paper": {"paper": True},
     "plain_same_compute": None,  # encodes as much as `repair`
 }
 ORDER = ("base", "plain", "plain_same_compute", "repair", "repair_paper")

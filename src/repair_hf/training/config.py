@@ -41,7 +41,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
         self.given = hide_keys(changed(self))  # as they were given: the command that makes a folder
         Bounded.__post_init__(self)
         self.fill = self.fill or ("paper" if self.paper else "edits")
-        self.loss = self.loss or ("grid" if self.paper else "batch")
+        self.loss = self.loss or ("grid" if self.paper else "both")
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
         # transformers takes bf16 for that of a GPU unless the CPU is named

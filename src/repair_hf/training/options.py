@@ -32,13 +32,13 @@ class Hyperparameters(Bounded):
     )
     loss: Loss | None = opt(
         None,
-        "Where they enter: the `batch` (default), a `grid` for each training pair, `both`, or `none`: not at all.",
+        "Where they enter: the `batch`, a `grid` for each training pair, `both` (default), or `none`: not at all.",
     )
     paper: bool = opt(
         False, "The paper's choices, where you name no other: --fill paper and --loss grid.", neutral=True, main=True
     )
     grid_weight: float = opt(
-        0.5, "Weight of the grid loss (the paper's lambda); for `--loss grid` and `both`.", least=0
+        1.0, "Weight of the grid loss (the paper's lambda); for `--loss grid` and `both`.", least=0
     )
     global_loss: Literal["softmax", "sigmoid"] | None = opt(
         None, "Loss over the batch; by default sigmoid for a model with a `logit_bias`, such as SigLIP, else softmax."
