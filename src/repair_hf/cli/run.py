@@ -45,8 +45,6 @@ PLACES = {"mine": "failures", "synthesize": "records", "train": "retriever", "ev
 
 @dataclass
 class RunOptions(Bounded):
-    _removed = {"output": "the rounds go to the folder above the outputs of the recipes; change these"}
-
     recipe: str = need(
         "Folder with mine.yaml, synthesize.yaml, train.yaml and evaluate.yaml, or a shipped recipe: toy."
     )
