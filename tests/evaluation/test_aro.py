@@ -112,7 +112,7 @@ def test_a_dataset_with_gaps_or_other_boxes_raises(columns, message, from_datase
         from_dataset(**columns)
 
 
-@pytest.mark.parametrize(("content", "message"), [("{", "is not JSON"), ("3", "must hold a list of cases, got 3")])
+@pytest.mark.parametrize(("content", "message"), [("{", "is damaged"), ("3", "must hold a list of cases, got 3")])
 def test_files_that_are_not_what_they_should_be_raise(content, message, tmp_path):
     path = tmp_path / "visual_genome_relation.json"
     path.write_text(content)
