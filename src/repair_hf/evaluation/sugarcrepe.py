@@ -27,8 +27,8 @@ from repair_hf.evaluation.cases import (
     whole_or_subset,
 )
 from repair_hf.evaluation.hub import EXPORTED, EncodedImages, exported_kinds, load_test_rows
+from repair_hf.runtime.files import REPAIR, read_json
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.texts import read_json
 
 # Number of cases in each file of the refined benchmark.
 SUGARCREPE = {
@@ -131,7 +131,7 @@ def _read(folder: Path, published: dict[str, int], captions: tuple[str, ...]) ->
 
 
 def _rows(path: Path, needed: tuple[str, ...]) -> list[tuple[str, dict[str, str]]]:
-    content = read_json(path)
+    content = read_json(path, needs=None, remedy=REPAIR)
     if not isinstance(content, dict | list):
         raise UserError(f"{path} must hold cases, by number or in a list, got {ascii(content)[:100]}.")
     rows = list(content.items()) if isinstance(content, dict) else [(str(k), row) for k, row in enumerate(content)]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from repair_hf.runtime.files import read_table
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.own_files import read_table
 
 
 def save_table(table: pa.Table, path: Path) -> None:

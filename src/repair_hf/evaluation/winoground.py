@@ -16,8 +16,9 @@ import numpy as np
 
 from repair_hf.evaluation.cases import Cases, Metric, Photographs, find_photographs, numbered, whole_or_subset
 from repair_hf.evaluation.hub import EXPORTED, EncodedImages, exported_kinds, load_test_rows
+from repair_hf.runtime.files import read_lines
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.texts import UnreadableText, read_json_lines
+from repair_hf.runtime.texts import UnreadableText
 
 PUBLISHED = 400
 NEEDED = ("image_0", "image_1", "caption_0", "caption_1")
@@ -71,7 +72,7 @@ def judge(scores: np.ndarray, _: np.ndarray | None) -> dict[str, np.ndarray]:
 def _from_folder(folder: Path, image_folders: Sequence[Path]) -> tuple[list[dict], list[Path], list[str]]:
     """Return the rows whose two pictures are found, these pictures (two per row), and the missing names."""
     rows, path = [], folder / "examples.jsonl"
-    for number, row in read_json_lines(path):
+    for number, row in read_lines(path):
         if isinstance(row, UnreadableText):
             raise UserError(f"{path}, line {number} is not JSON: {row}.")
         if not (isinstance(row, dict) and all(isinstance(row.get(name), str) for name in NEEDED)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -253,17 +254,16 @@ class RepairTrainer(Trainer):
     def push_to_hub(self, repo: str | None = None, **options: Any) -> Any:  # type: ignore[override]
         """Push the trained model with its processor and its card, as one commit; see `push_model`.
 
-        By default `repo` is `args.hub_model_id` or the name of the output folder, and `private` follows
-        `args.hub_private_repo`. Processes other than the main one get None.
+        By default `repo` is the name of the output folder. Processes other than the main one get None.
 
         Raises:
             UserError, RunStopped: As `push_model`.
         """
         from repair_hf.hub.push import push_model  # the one import from a higher floor: a Trainer pushes itself
 
-        pushed, options = None, {"private": bool(self.args.hub_private_repo)} | options
+        pushed, folder = None, os.path.abspath(str(self.args.output_dir))
         if self.is_world_process_zero():
-            pushed = push_model(str(self.args.output_dir), repo or self.args.repository, **options)
+            pushed = push_model(folder, repo or os.path.basename(folder), **options)
         self.accelerator.wait_for_everyone()
         return pushed
 
