@@ -71,7 +71,7 @@ def test_retrievers_pictures_and_table_are_there(demo):
     assert Image.open(folder / "contact_sheet.png").width > 600
     table = (folder / "table.md").read_text()
     assert "repair_paper" in table and "T2I truth" in table
-    assert all(line in outputs[0] for line in table.splitlines()[-4:])
+    assert table.splitlines()[-1] in outputs[0]
     for plain in ("plain", "plain_same_compute"):
         assert outputs[0].count(f"Did repair help? repair − {plain}: ") == 1
 
