@@ -8,6 +8,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image
 
 from repair_hf.analysis.canvas import LINE, WIDTH, Box, caption, fill, fit, page, show, wrap, write
 from repair_hf.analysis.charts import CARD, INK, MUTED, PAPER, ROLES, RULE
@@ -15,6 +16,7 @@ from repair_hf.analysis.example_grid import ExampleGrid, right_answers
 from repair_hf.analysis.record_sample import ROLE_NAMES, RecordSample
 from repair_hf.analysis.word_diff import Run, compare
 from repair_hf.records.columns import MODALITIES, REASONS
+from repair_hf.runtime.options import UserError
 
 # Lengths and font sizes are in points.
 MARGIN, PAD, GAP = 10, 7, 9
@@ -22,6 +24,7 @@ SMALL, NOTE, LABEL, HEADLINE, TITLE = 5.6, 6.2, 6.8, 10, 11.5
 HEAD, TALL = 19, 82  # a cell's label, and its image or caption
 NOTE_INDENT = 46
 COLUMN, ROW, CAPTIONS = 52, 44, 128  # a grid's column and row, and the width of its captions
+CHANGED = 0.1  # of the range of a color channel; smaller differences are noise of the image codec
 IMAGE_SLOTS = ("anchor", "fits the 2nd caption", "false positive")
 TEXT_SLOTS = ("anchor", "false positive", "fits the 3rd image")
 
@@ -50,6 +53,40 @@ def contact_sheet(sample: RecordSample) -> Figure:
                 _notes(axes, left, top + HEAD + TALL, row, width, most=3)
                 y += cards[id(row)] + 6
     return figure
+
+
+def case_figure(record: dict[str, Any]) -> Figure:
+    """Draw one record with what its edit changed: the words of a caption, or the pixels of an image.
+
+    Raises:
+        UserError: If the record lacks images.
+    """
+    kinds = MODALITIES[record["direction"]]
+    if lacking := [role for role, kind in kinds.items() if kind == "image" and record[f"{role}_image"] is None]:
+        raise UserError(f"Record {record['record_id']} lacks the image of {', '.join(lacking)}; give --pairs.")
+    width, is_image = WIDTH - 2 * MARGIN, record["direction"] == "t2i"
+    tall = TALL if is_image else 1.4 * TALL
+    with page(2 * MARGIN + HEAD + tall + _notes_height(record, width, most=99)) as (figure, axes):
+        boxes = _side_by_side(MARGIN, MARGIN, width, 5 if is_image else 4, tall)
+        _cells(axes, record, boxes[:4])
+        if is_image:
+            heat = changed_pixels(record["fp_image"], record["edit_image"])
+            content = _label(axes, boxes[4], "changed pixels", INK, f"{np.mean(heat > CHANGED):.0%} of the image")
+            colors = matplotlib.colormaps["inferno"](heat, bytes=True)[..., :3]
+            show(axes, content, Image.fromarray(colors), "nearest")
+        _notes(axes, MARGIN, MARGIN + HEAD + tall, record, width, most=99)
+    return figure
+
+
+def changed_pixels(before: Image.Image, after: Image.Image) -> np.ndarray:
+    """How far each pixel's color moved, from 0 to 1: the largest difference of its three channels.
+
+    Shape:
+        Returns (height, width) of `before`; `after` is resized to it.
+    """
+    one = np.asarray(before.convert("RGB"), float)
+    other = np.asarray(after.convert("RGB").resize(before.size, Image.Resampling.BICUBIC), float)
+    return np.abs(one - other).max(axis=2) / 255
 
 
 def grid_figure(grid: ExampleGrid, before: np.ndarray, after: np.ndarray) -> Figure:
