@@ -114,7 +114,7 @@ class Sender:
         worst: Callable[[], float],
         tokens: Callable[[], int] = lambda: 0,
     ) -> tuple[Call, bool]:
-        """Return the call of a question, and whether it is new: not from the ledger, and not asked for already.
+        """Return the call of a question that the ledger cannot answer, and whether it is not asked for already.
 
         Args:
             topic: Labels of the call in the ledger.
@@ -132,8 +132,6 @@ class Sender:
         task = self._tasks.get(key)
         if task is not None:
             return await asyncio.shield(task), False
-        if (paid := self.ledger.find(key)) is not None:
-            return paid, False
         if self._is_draining:  # another attempt, after an unusable answer
             raise asyncio.CancelledError
         attempt = partial(self._attempt, key, send, topic, worst, tokens)
