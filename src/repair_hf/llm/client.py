@@ -29,9 +29,10 @@ from repair_hf.llm.errors import FailedRequest, ProviderError, RejectedRequest
 from repair_hf.llm.keys import question_key
 from repair_hf.llm.ledger import Call, Ledger, Reply, Topic
 from repair_hf.llm.old_folders import old_key
+from repair_hf.llm.options import RequestOptions
 from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.llm.provider import LiteLLM, Provider, thinking_room
-from repair_hf.llm.sending import RequestOptions, Sender
+from repair_hf.llm.sending import Retries, Sender
 from repair_hf.llm.tokens import PromptSize, count_tokens
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
@@ -75,13 +76,14 @@ class ChatModel:
         ledger: Ledger,
         base_url: str | None = None,
         options: RequestOptions | None = None,
+        retries: Retries | None = None,
         provider: Provider | None = None,
         batches: Batches | None = None,
         prompts: Prompts = SHIPPED,
     ) -> None:
         options = options or RequestOptions()
         self.model, self.ledger, self.batches, self.prompts = model, ledger, batches, prompts
-        self.attempts, self.concurrency = min(options.answer_attempts, ledger.attempts), options.limits.concurrency
+        self.attempts, self.concurrency = min(options.answer_attempts, ledger.attempts), options.concurrency
         self._thinking_room = 0 if provider else thinking_room(model, options.reasoning_effort)
         self._reasoning = {"reasoning_effort": options.reasoning_effort} if options.reasoning_effort else {}
         self.usage: dict[tuple[str, str], Usage] = {}
@@ -93,7 +95,7 @@ class ChatModel:
             )
         self._price = price or (0.0, 0.0)
         self._provider = provider or LiteLLM(model, base_url=base_url, timeout=options.timeout)
-        self._sender = Sender(model, ledger, options)
+        self._sender = Sender(model, ledger, options, retries)
         self._unread: set[str] = set()  # keys of answers that came with a batch in this run
         self._sizes, self._prompt_digest = PromptSize(), prompts.digest()
 
