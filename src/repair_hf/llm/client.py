@@ -34,7 +34,6 @@ from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.llm.provider import LiteLLM, Provider, thinking_room
 from repair_hf.llm.sending import Retries, Sender
 from repair_hf.llm.tokens import PromptSize, count_tokens
-from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
 
 __all__ = ["AnswerError", "ChatModel", "Deferred", "ProviderError", "RefusedAnswer", "UnparsedAnswer"]
@@ -88,14 +87,9 @@ class ChatModel:
         self._reasoning = {"reasoning_effort": options.reasoning_effort} if options.reasoning_effort else {}
         self.usage: dict[tuple[str, str], Usage] = {}
         price = (0.0, 0.0) if provider else price_per_token(model, batch=batches is not None)
-        if price is None and ledger.ceilings.max_usd is not None:
-            raise UserError(
-                f"`max_usd` cannot be enforced: no list price is known for {model!r}. "
-                "Use `max_calls` instead, which limits LLM answers and hosted images."
-            )
         self._price = price or (0.0, 0.0)
         self._provider = provider or LiteLLM(model, base_url=base_url, timeout=options.timeout)
-        self._sender = Sender(model, ledger, options, retries)
+        self._sender = Sender(model, ledger, options, retries, has_price=price is not None)
         self._unread: set[str] = set()  # keys of answers that came with a batch in this run
         self._sizes, self._prompt_digest = PromptSize(), prompts.digest()
 

@@ -23,6 +23,7 @@ from repair_hf.llm.errors import LATER, FailedRequest, PassingError, ProviderErr
 from repair_hf.llm.ledger import Call, Ledger, Reply, Topic
 from repair_hf.llm.limits import Circuit, Limits, Slot
 from repair_hf.llm.options import RequestOptions
+from repair_hf.runtime.options import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,9 @@ class Sender:
 
     Attributes:
         circuit: Learns here of failed attempts; the caller notes unusable answers.
+
+    Raises:
+        UserError: If there is a ceiling in dollars and the model has no known price.
     """
 
     def __init__(
@@ -81,7 +85,14 @@ class Sender:
         options: RequestOptions,
         retries: Retries | None = None,
         limits: Limits | None = None,
+        *,
+        has_price: bool = True,
     ) -> None:
+        if not has_price and ledger.ceilings.max_usd is not None:
+            raise UserError(
+                f"`max_usd` cannot be enforced: no list price is known for {model!r}. "
+                "Use `max_calls` instead, which limits LLM answers and hosted images."
+            )
         self.model, self.ledger, self._retries = model, ledger, retries or Retries()
         self.limits = limits or Limits.of(options)
         window = max(WINDOW, WINDOW_PER_PLACE * self.limits.concurrency)

@@ -71,17 +71,9 @@ class HostedEditor:
         self._highest_bill = 0.0  # of the bills so far
 
     def sender(self, ledger: Ledger) -> Sender:
-        """Return what sends the requests of a run.
-
-        Raises:
-            UserError: If there is a ceiling in dollars and the model has no known price.
-        """
-        if ledger.ceilings.max_usd is not None and not self.price_bound:
-            raise UserError(
-                f"`max_usd` cannot be enforced: no list price is known for the editor {self.model!r}. "
-                "Use `max_calls` instead, which limits LLM answers and hosted images."
-            )
-        return Sender(self.model, ledger, self.options, self._retries, self._limits)
+        """Return what sends the requests of a run; see `Sender` for errors."""
+        has_price = bool(self.price_bound)
+        return Sender(self.model, ledger, self.options, self._retries, self._limits, has_price=has_price)
 
     def worst_case(self) -> float:
         """The most dollars that an image may cost."""
