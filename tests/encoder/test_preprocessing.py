@@ -158,7 +158,7 @@ def test_store_says_which_images_cannot_be_decoded(preprocessor, pairs_folder, t
 
 def test_batches_keep_the_order(preprocessor):
     pixels = torch.arange(50, dtype=torch.uint8)[:, None, None, None].expand(50, 3, 2, 2)
-    found = list(preprocessor.batches(pixels, 3))
+    found = list(preprocessor.batches(pixels, 3, slice(0, 50)))
     assert [len(batch) for batch in found] == [3] * 16 + [2]
     assert torch.cat(found).equal(pixels)
 

@@ -6,7 +6,7 @@ from benchmark_files import captioned
 
 from repair_hf.evaluation.comparison import CHANGES, changes, compare_queries, count_changes, differences
 from repair_hf.evaluation.intervals import Draws, interval
-from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_direction, save_ranks
+from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_direction, save_table
 from repair_hf.evaluation.retrieval import evaluate_retrieval, rank_queries, resample_retrieval, retrieval_metrics
 from repair_hf.runtime.options import UserError
 
@@ -50,7 +50,7 @@ def table_of(pairs, kind: str, model: str = "m"):
 
 @pytest.mark.parametrize("kind", ["ties", "doubles", "same"])
 def test_each_row_is_what_the_whole_matrix_says(pairs, kind, tmp_path):
-    save_ranks(table_of(pairs, kind), tmp_path)
+    save_table(table_of(pairs, kind), tmp_path / "ranks.parquet")
     rows, expected = load_ranks(tmp_path).to_pylist(), slow_ranks(*vectors(pairs, kind), pairs.caption_image)
     assert [row["q_id"] for row in rows] == [*pairs.captions["caption_id"], *pairs.images["image_id"]]
     for row, (direction, score, rank, wrong) in zip(rows, expected, strict=True):

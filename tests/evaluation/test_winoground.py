@@ -9,7 +9,7 @@ from datasets import Dataset, DatasetDict
 from hub_server import Client, Hub
 
 from repair_hf.evaluation import winoground
-from repair_hf.evaluation.hub import load_test_rows
+from repair_hf.evaluation.pictures import load_test_rows
 from repair_hf.runtime.options import UserError
 
 
@@ -41,20 +41,6 @@ def test_from_its_folder(photographs, tmp_path):
     message = "`winoground` has 400 cases, and 2 can be evaluated here; 1 photographs are missing .'gone.png'"
     with pytest.raises(UserError, match=message):
         winoground.load_winoground(str(tmp_path), [photographs])
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"id": 0, "image_0": "red"}', "line 1 needs the texts image_0, image_1, caption_0, caption_1, got {"),
-        ("[]", r"line 1 needs the texts .* got \[\]"),
-        ("\n{not json", "line 2 is not JSON"),
-    ],
-)
-def test_lines_that_are_no_cases_raise(text, message, tmp_path):
-    (tmp_path / "examples.jsonl").write_text(text)
-    with pytest.raises(UserError, match=message):
-        winoground.load_winoground(str(tmp_path), [])
 
 
 @pytest.mark.parametrize("form", ["parquet", "saved", "saved with splits"])
