@@ -47,7 +47,6 @@ def embed(model: str, source: str, output: str, index: int) -> None:
     pairs, folder = load_pairs(source, split="all"), Path(output)
     dual = dual_encoder.DualEncoder.from_pretrained(model, device="cpu", batch_size=5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dual_encoder, "CAPTIONS_AT_ONCE", 3)
         patch.setattr(embedder, "CAPTIONS_AT_ONCE", 3)
         patch.setattr(pixel_store, "IMAGES_AT_ONCE", 3)
         images, texts = dual.embed_pairs(pairs)
@@ -94,7 +93,7 @@ def launch(script: Path, argument: str) -> None:
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(ACCELERATE / "cpu-2.yaml")]
     done = subprocess.run(
         [*launcher, str(script), argument],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         timeout=1800,

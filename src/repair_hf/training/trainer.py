@@ -27,7 +27,6 @@ from repair_hf.pairs.truth import Truth
 from repair_hf.records.dataset import one_split
 from repair_hf.runtime.disk import check_room, naming_full_disk
 from repair_hf.runtime.options import UserError, expect, flags, neutral_names
-from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
 from repair_hf.training.batches import OneCaptionPerImage, collator_of
@@ -245,7 +244,7 @@ class RepairTrainer(Trainer):
         encoder = DualEncoder(self.base, preprocessor, device=args.device, batch_size=args.per_device_eval_batch_size)
         pixels = pixels_of(pairs.images, "image", preprocessor, cache_images=args.cache_images)
         vectors = encoder.embed_pairs(pairs, pixels=pixels)
-        found = evaluate_retrieval(*vectors, pairs.caption_image, device=args.device, everyone=processes())
+        found = evaluate_retrieval(*vectors, pairs.caption_image, device=args.device)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
