@@ -39,7 +39,7 @@ def test_paper_chooses_fill_and_loss_where_no_other_is_named(config):
         made = config(**named)
         return made.fill, made.loss
 
-    assert chosen() == ("edits", "batch") and chosen(paper=True) == ("paper", "grid")
+    assert chosen() == ("edits", "both") and chosen(paper=True) == ("paper", "grid")
     assert chosen(paper=True, loss="both") == ("paper", "both")
     assert chosen(paper=True, fill="edits") == ("edits", "grid")
     assert config(paper=True).recorded() == config(fill="paper", loss="grid").recorded()  # one run

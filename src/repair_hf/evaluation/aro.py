@@ -35,8 +35,8 @@ from repair_hf.evaluation.cases import (
 )
 from repair_hf.evaluation.pictures import Box, EncodedImages, Photographs, load_test_rows
 from repair_hf.evaluation.relations import EXCLUDED
+from repair_hf.runtime.files import REPAIR, read_json
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.texts import read_json
 
 PUBLISHED = {"vg_relation": 23_937, "vg_attribution": 28_748}
 FILES = {"vg_relation": "visual_genome_relation.json", "vg_attribution": "visual_genome_attribution.json"}
@@ -87,7 +87,7 @@ def attribution_metrics(pairs: Sequence[str]) -> tuple[Metric, ...]:
 
 
 def _from_file(path: Path, kind: str) -> list[Case]:
-    content = read_json(path)
+    content = read_json(path, needs=None, remedy=REPAIR)
     if not isinstance(content, list):
         raise UserError(f"{path} must hold a list of cases, got {ascii(content)[:100]}.")
     cases = []

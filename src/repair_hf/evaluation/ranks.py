@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 
 from repair_hf.mining.queries import Ranking
 from repair_hf.pairs.dataset import Pairs
+from repair_hf.runtime.files import read_table
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.own_files import read_table
 
 FILE = "ranks.parquet"
 COLUMNS = "model direction q_id gt_id gt_score gt_rank fp_id fp_score top1_id".split()

@@ -26,8 +26,8 @@ from repair_hf.evaluation.cases import (
     with_files,
 )
 from repair_hf.evaluation.pictures import EXPORTED, EncodedImages, Photographs, load_test_rows
+from repair_hf.runtime.files import REPAIR, read_json
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.texts import read_json
 
 # Number of cases in each file of the refined benchmark.
 SUGARCREPE = {
@@ -92,7 +92,7 @@ def _read(folder: Path, published: dict[str, int], captions: tuple[str, ...]) ->
     found = []
     for category, count in published.items():
         path = folder / f"{category}.json"
-        rows = read_json(path)
+        rows = read_json(path, needs=None, remedy=REPAIR)
         if not isinstance(rows, dict | list):
             raise UserError(f"{path} must hold cases, by number or in a list, got {ascii(rows)[:100]}.")
         if len(rows) != count:

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 
+from repair_hf.runtime.files import read_json, read_table, read_yaml
 from repair_hf.runtime.items import FILE
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.own_files import read_json, read_table, read_yaml
 
 IDS = ("q_id", "gt_id", "fp_id")
 

@@ -16,8 +16,9 @@ import numpy as np
 
 from repair_hf.evaluation.cases import Case, Cases, Metric, texts_of, whole_or_subset, with_files
 from repair_hf.evaluation.pictures import EXPORTED, EncodedImages, Photographs, load_test_rows
+from repair_hf.runtime.files import read_lines
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.texts import UnreadableText, read_json_lines
+from repair_hf.runtime.texts import UnreadableText
 
 PUBLISHED = 400
 ALL = "all"  # the group of cases without kinds
@@ -71,7 +72,7 @@ def _from_dataset(source: str) -> tuple[list[Case], Photographs]:
 
 def _from_file(path: Path) -> list[Case]:
     cases: list[Case] = []
-    for number, row in read_json_lines(path):
+    for number, row in read_lines(path):
         if isinstance(row, UnreadableText):
             raise UserError(f"{path}, line {number} is not JSON: {row}.")
         *names, first, second = texts_of(row, (*IMAGES, *CAPTIONS), f"{path}, line {number}")

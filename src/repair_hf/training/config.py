@@ -6,7 +6,6 @@ import logging
 import sys
 from copy import copy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,7 +40,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
         self.given = hide_keys(changed(self))  # as they were given: the command that makes a folder
         Bounded.__post_init__(self)
         self.fill = self.fill or ("paper" if self.paper else "edits")
-        self.loss = self.loss or ("grid" if self.paper else "batch")
+        self.loss = self.loss or ("grid" if self.paper else "both")
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
         # transformers takes bf16 for that of a GPU unless the CPU is named
@@ -90,27 +89,13 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
             )
 
     def prepared(self, *, has_validation: bool) -> RepairConfig:
-        """Return a copy for a trainer. With pairs to evaluate on, it keeps the best model unless it saves checkpoints.
-
-        Raises:
-            UserError: If it pushes.
-        """
-        if self.push_to_hub:
-            raise UserError(
-                "`push_to_hub` of the Trainer would upload pickled arguments and no model card. Leave it out and call "
-                "`trainer.push_to_hub()` after the training."
-            )
+        """Return a copy for a trainer: with pairs to evaluate on, it keeps the best model unless it saves others."""
         made = copy(self)
         if has_validation and made.save_strategy == "no":
             if made.eval_strategy == "no":
                 made.eval_strategy = IntervalStrategy.EPOCH
             made.save_strategy, made.load_best_model_at_end, made.save_total_limit = SaveStrategy.BEST, True, 1
         return made
-
-    @property
-    def repository(self) -> str:
-        """The repository that a training pushes to."""
-        return self.hub_model_id or Path(str(self.output_dir)).name
 
     def recorded(self) -> dict[str, Any]:
         """Return what identifies a run: the arguments that may change its result, and what the launcher decides."""
