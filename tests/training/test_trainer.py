@@ -265,9 +265,8 @@ def test_evaluation_is_retrieval_on_the_validation_pairs(clip_folder, pairs, pai
 def test_what_is_not_there_raises(clip, make_trainer, config, pairs):
     with pytest.raises(UserError, match="`eval_dataset`"):
         make_trainer().evaluate()
-    for name, value in (("gradient_accumulation_steps", 4), ("push_to_hub", True)):
-        with pytest.raises(UserError, match=f"`{name}`"):
-            make_trainer(**{name: value})
+    with pytest.raises(UserError, match="`gradient_accumulation_steps`"):
+        make_trainer(gradient_accumulation_steps=4)
     with pytest.raises(UserError, match="RepairConfig"):
         RepairTrainer(clip, {"max_steps": 3}, pairs)
     with pytest.raises(UserError, match="`records`"):  # before the model is opened

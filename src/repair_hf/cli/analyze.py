@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repair_hf.analysis.options import SourceOptions
-from repair_hf.cli.subcommands import print_table, suggest
+from repair_hf.cli.subcommands import print_table
 from repair_hf.runtime.options import need, opt
 
 EPILOG = """examples:
@@ -53,7 +53,3 @@ def run(options: AnalyzeOptions, source: SourceOptions) -> None:
             print_table(*finding.rows)
         print(finding.note)
     print(f"analyze   {options.run}   -> {report_folder(options.run, options.output) / PAGE}")
-    if of_mine:
-        suggest("show", options.run)
-    elif folders:
-        suggest("annotate", "edits", options.run if len(folders) == 1 else str(folders[-1]))

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from repair_hf.analysis.options import SourceOptions
-from repair_hf.cli.subcommands import suggest
-from repair_hf.runtime.options import changed, flags, need, opt
+from repair_hf.runtime.options import need, opt
 
 EPILOG = """examples:
   repair-hf export open_clip runs/train --output runs/open_clip
@@ -42,7 +41,6 @@ def open_clip(options: ExportOptions) -> None:
         f"open_clip.create_model_and_transforms({name!r}) loads it; "
         f"`clip_benchmark eval --model {shlex.quote(name)} --pretrained '' --no_amp ...` evaluates it."
     )
-    suggest("evaluate", options.model, "--pairs", "...", "--output", "runs/evaluate")
 
 
 @dataclass
@@ -63,7 +61,6 @@ def triplets(options: TripletOptions, source: SourceOptions) -> None:
     counts = export_triplets(options.records, pairs, options.output, revision=revision)
     made = ", ".join(f"{count:,} {config}" for config, count in counts.items())
     print(f"export  {made}   -> {options.output}")
-    suggest("mine", *flags(changed(pairs.source)), "--model", "...", "--output", "runs/failures")
 
 
 @dataclass
@@ -82,8 +79,6 @@ def near_misses(options: NearMissOptions, source: SourceOptions) -> None:
     pairs = recorded_pairs(Path(options.records[0]), source.pairs)
     counts = export_near_misses(options.records, pairs, options.output, **choices)
     print(f"export  {', '.join(f'{count:,} {kind}' for kind, count in counts.items())}   -> {options.output}")
-    named = f"{options.columns}={options.output}"
-    suggest("evaluate", "...", *flags(changed(pairs.source)), "--compositional", named, "--output", "runs/evaluate")
 
 
 ACTIONS = {

@@ -26,7 +26,7 @@ from repair_hf.evaluation.judging import load_cases
 from repair_hf.evaluation.pictures import EncodedImages, Photographs
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.dataset import Place, load_records
-from repair_hf.records.source_images import lacks_images, restore_images
+from repair_hf.records.images import lacks_images, restore_images
 from repair_hf.runtime.files import read_json, read_yaml
 from repair_hf.runtime.options import UserError
 

@@ -110,11 +110,6 @@ def neutral_names(kind: Any) -> set[str]:
     return {each.name for each in fields(kind) if is_neutral(each)}
 
 
-def is_main(field: Field) -> bool:
-    """Return whether the short help shows an option."""
-    return declaration_of(field).main
-
-
 def fill(kinds: Iterable[type], values: Mapping[str, Any], function: str) -> list[Any]:
     """Make an instance of each dataclass from keywords of a function, each of which belongs to one of them.
 

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from accelerate.utils import parse_flag_from_env
 from transformers import TrainingArguments
+from transformers.integrations import get_reporting_integration_callbacks
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from repair_hf.runtime.options import Bounded, UserError, changed, neutral_names
 from repair_hf.runtime.processes import check_launch, is_launched_on_cpu
 from repair_hf.runtime.redaction import hide_keys
-from repair_hf.runtime.trackers import check_trackers
 from repair_hf.training.options import Hyperparameters
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
         if self.world_size == 1 and not self.use_cpu and (seen := torch.cuda.device_count()) > 1:
             logger.warning("%d GPUs are visible, and training uses one; `accelerate launch` uses all.", seen)
         self._check_together()
-        check_trackers(self.report_to)  # type: ignore[arg-type]  # transformers has made it a list
+        self._check_trackers()
         self.dataloader_pin_memory &= self.device.type != "cpu"
 
     @property
@@ -87,6 +87,15 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
                 "A batch of one pair has no negatives, even with `gradient_accumulation_steps`. Raise "
                 "`per_device_train_batch_size`; `chunk_size` saves memory and keeps the negatives."
             )
+
+    def _check_trackers(self) -> None:
+        """Check that transformers knows the trackers, and that their packages are installed."""
+        for name in self.report_to:  # type: ignore[union-attr]  # transformers has made it a list
+            try:
+                for callback in get_reporting_integration_callbacks([name]):
+                    callback()
+            except (ValueError, RuntimeError, ImportError) as error:
+                raise UserError(f"`report_to` {name}: {str(error).rstrip('.')}, or leave the option out.") from error
 
     def prepared(self, *, has_validation: bool) -> RepairConfig:
         """Return a copy for a trainer: with pairs to evaluate on, it keeps the best model unless it saves others."""
