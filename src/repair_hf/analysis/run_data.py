@@ -118,7 +118,7 @@ def gather(run: str | Path) -> RunData:
 
 def read_labels(folders: Sequence[Path]) -> dict[str, list[str]]:
     """Read the error types of labelled image instructions from folders of records, by record_id."""
-    found = {}
+    found: dict[str, list[str]] = {}
     for path in (folder / LABELS for folder in folders):
         remedy = "Delete it, and label the instructions again with --llm: the answers are in the ledger"
         with intact(path, remedy):
