@@ -128,8 +128,8 @@ def _box(row: Any, prefix: str, where: str) -> Box:
     return x, y, x + width, y + height
 
 
-# Relations that ARO's authors exclude from VG-Relation's headline: symmetric or otherwise unfit to swap. The list is from
-# their notebook (mertyg/vision-language-models-are-bows, MIT); they publish no rule for it.
+# Relations that ARO's authors exclude from VG-Relation's headline: symmetric or otherwise unfit to swap. The list is
+# from their notebook (mertyg/vision-language-models-are-bows, MIT); they publish no rule for it.
 EXCLUDED = frozenset(
     " ".join(name.split())
     for name in """
