@@ -39,7 +39,6 @@ STUDY = "study --output $out"
         ("annotate qc $empty --dry-run", "holds no records"),
         ("analyze no/such-records --output x", "holds no records"),
         ("analyze no/such-run", "no/such-run is not a local folder; give the folder of a run"),
-        ("analyze $empty --llm openai/gpt-4o --batch", "`batch` works with `repair-hf synthesize` only"),
         ("push records $empty --repo me/x", "holds no records to push; give a folder that `repair-hf synthesize` has"),
         ("push model $empty --repo me/x", "holds no model to push; give a folder that `repair-hf train` has finished"),
         ("push model $clip --repo me/x --results $empty", "holds no finished evaluation"),

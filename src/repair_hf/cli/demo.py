@@ -46,6 +46,10 @@ METHODS: dict[str, dict[str, Any] | None] = {  # arguments of training on the re
 }
 ORDER = ("base", "plain", "plain_same_compute", "repair", "repair_paper")
 NEAR_MISSES = [f"near_misses_{way}_{measure}" for way in ("i2t", "t2i") for measure in ("truth", "edit")]
+FOOTER = (
+    "R@K in %: an annotated positive is in the top K. MRR: mean of 1 / rank of the best positive. Ties are ranked "
+    "pessimistically."
+)
 NOTE = "truth, edit: % of near misses nearer to the truth, or to the edit, than to the false positive."
 
 
@@ -153,17 +157,24 @@ def _same_compute_steps(folder: Path, seed: int) -> int:
 
 
 def _report(folder: Path, seeds: int) -> None:
-    from repair_hf.analysis.tables import label, markdown, metric_rows
+    from repair_hf.analysis.tables import SIDES, markdown, mean_rows
 
     rows = _collect(folder, seeds)
-    metrics, near_misses = metric_rows(rows), (["near misses", *map(label, NEAR_MISSES)], _near_misses(rows))
-    print_table(*metrics[:2])
-    print(metrics[2])
+    kinds = [f"{side}_{kind}" for side in SIDES for kind in ("R@1", "R@5", "R@10", "MRR")]
+    metrics, near_misses = (
+        mean_rows("method", rows, [*kinds, "seconds", "steps"]),
+        mean_rows("near misses", rows, NEAR_MISSES),
+    )
+    base = rows["base"][0]
+    footer = f"{base['n_images']:,} images, {base['n_texts']:,} texts. {FOOTER}"
+    footer += f" ±: standard deviation over {seeds} seeds." * (seeds > 1)
+    print_table(*metrics)
+    print(footer)
     print_table(*near_misses)
     differences = "\n".join([NOTE, "", *_differences(rows)])
     print(differences)
-    tables = markdown(*metrics[:2], footer=metrics[2]), markdown(*near_misses)
-    write_atomically(folder / "table.md", "\n\n".join([*tables, differences]) + "\n")
+    page = [markdown(*metrics), footer, markdown(*near_misses), differences]
+    write_atomically(folder / "table.md", "\n\n".join(page) + "\n")
     write_atomically(
         folder / "metrics.json", json.dumps({name: _mean(cells) for name, cells in rows.items()}, indent=2)
     )
@@ -182,20 +193,6 @@ def _collect(folder: Path, seeds: int) -> dict[str, list[dict]]:
                 row |= {"seconds": trained["seconds"], "steps": trained["steps"], "seed": seed}
             rows[method].append(row)
     return dict(rows)
-
-
-def _near_misses(rows: dict[str, list[dict]]) -> list[list[str]]:
-    """Return a row per method with its near misses in percent, mean over the seeds; a dash where there are none."""
-    return [
-        [
-            name,
-            *(
-                f"{100 * statistics.fmean(c[key] for c in cells):.1f}" if key in cells[0] else "–"
-                for key in NEAR_MISSES
-            ),
-        ]
-        for name, cells in rows.items()
-    ]
 
 
 def _differences(rows: dict[str, list[dict]]) -> list[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from repair_hf.analysis.options import SourceOptions
@@ -60,7 +59,7 @@ def triplets(options: TripletOptions, source: SourceOptions, stage: StageOptions
     from repair_hf.analysis.run_data import recorded_pairs
     from repair_hf.records.triplets import export_triplets
 
-    pairs, revision = recorded_pairs(Path(options.records[0]), source.pairs), options.records_revision
+    pairs, revision = recorded_pairs(options.records[0], source.pairs), options.records_revision
     counts = export_triplets(options.records, pairs, stage.output, revision=revision, dry_run=stage.dry_run)
     if stage.dry_run:
         print(f"{counts['records']:,} records would become up to {4 * counts['records']:,} triplets.")
@@ -83,7 +82,7 @@ def near_misses(options: NearMissOptions, source: SourceOptions, stage: StageOpt
     from repair_hf.records.near_misses import export_near_misses
 
     choices: Any = {"columns": options.columns, "revision": options.records_revision, "dry_run": stage.dry_run}
-    pairs = recorded_pairs(Path(options.records[0]), source.pairs)
+    pairs = recorded_pairs(options.records[0], source.pairs)
     counts = export_near_misses(options.records, pairs, stage.output, **choices)
     if stage.dry_run:
         print(f"{counts['records']:,} records would become up to {2 * counts['records']:,} rows.")
