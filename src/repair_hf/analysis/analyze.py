@@ -13,9 +13,7 @@ from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import UserError
 
 
-def analyze(
-    run: str | Path, output: str | Path | None = None, *, pairs: PairsPlace = None, seed: int = 0
-) -> list[Finding]:
+def analyze(run: str | Path, output: str | Path | None = None, *, pairs: PairsPlace = None) -> list[Finding]:
     """Write a report as `repair-hf analyze` does: one page, `report.html`, with its tables as files.
 
     Args:
@@ -23,7 +21,6 @@ def analyze(
         output: Folder of the report; by default `report` in the run's folder.
         pairs: The pairs, or where they are now, for images that the records lack. Mined failures need them; by
             default they are what the run records.
-        seed: Seed of the sample of records shown.
 
     Returns:
         The findings, each with its table: first whether repair helped, or is worth it.
@@ -41,14 +38,14 @@ def analyze(
             mined = load_mined(run, known)
             found = [questions(mined)]
             counts = f"{mined.folder.name} · {len(mined.failures):,} false positives"
-            drawn = sample_failures(mined, n=SAMPLES, seed=seed)
+            drawn = sample_failures(mined, n=SAMPLES)
             write_report(folder, "What was mined", counts, found, drawn.rows)
             return found
         data = gather(run)
         answers, found = run_findings(data)
         rows = []
         if len(data.records):
-            rows = sample_records(data.records, n=SAMPLES, pairs=known, folders=data.folders, seed=seed).rows
+            rows = sample_records(data.records, n=SAMPLES, pairs=known, folders=data.folders).rows
         counts = f"{data.name} · {len(data.kept):,} records, {len(data.dropped):,} failures dropped"
         write_report(folder, "What was repaired", counts, found, rows, answers)
         return [answers.helped, *found]

@@ -13,8 +13,8 @@ from datasets import Dataset, concatenate_datasets
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.records.columns import DROPPED_COLUMNS, RECORD_COLUMNS
 from repair_hf.records.dataset import load_dropped, load_kept
+from repair_hf.runtime.files import read_json, read_yaml
 from repair_hf.runtime.options import PairsOptions, UserError, fields_of
-from repair_hf.runtime.own_files import read_json, read_yaml
 from repair_hf.runtime.stage import FORGET
 from repair_hf.synthesis.rounds import records_of_rounds
 

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repair_hf.analysis.options import SourceOptions
-from repair_hf.cli.subcommands import print_table, suggest
+from repair_hf.cli.subcommands import print_table
 from repair_hf.runtime.options import need, opt
 
 EPILOG = """examples:
   repair-hf analyze runs/failures
   repair-hf analyze runs/demo
-  repair-hf analyze runs/demo --output report
   repair-hf analyze me/photos-repair --pairs data/mine --output report"""
 
 
@@ -27,7 +26,6 @@ EPILOG = """examples:
 class AnalyzeOptions:
     run: str = need("Folder of `repair-hf mine`, `synthesize`, `run` or `demo`, or records on the Hub.")
     output: str | None = opt(None, "Folder of the report. Default: `report` in the run's folder.", main=True)
-    seed: int = opt(0, "Seed of the sample of records shown.", main=True)
     calls: bool = opt(False, "Print all paid calls of the run's ledger as JSON Lines, then stop.", main=True)
 
 
@@ -35,33 +33,23 @@ OPTIONS = (AnalyzeOptions, SourceOptions)
 
 
 def run(options: AnalyzeOptions, source: SourceOptions) -> None:
-    """Write the report, and print what it says of repair and what people judged."""
+    """Write the report, or print the ledger."""
     from repair_hf.analysis.analyze import analyze, report_folder
     from repair_hf.analysis.mined import is_mined
     from repair_hf.analysis.people.findings import people_findings
     from repair_hf.analysis.report import PAGE
     from repair_hf.analysis.run_data import synthesis_folders
+    from repair_hf.llm.ledger_file import read_calls
 
+    folders, of_mine = synthesis_folders(Path(options.run)), is_mined(options.run)
     if options.calls:
-        return _print_calls(options.run)
-    of_mine = is_mined(options.run)
-    findings = analyze(options.run, options.output, pairs=source.pairs, seed=options.seed)
-    folders = synthesis_folders(Path(options.run))
+        for call in read_calls(*(folders or [Path(options.run)])):
+            print(json.dumps(call))
+        return
+    findings = analyze(options.run, options.output, pairs=source.pairs)
     for finding in (findings[0], *([] if of_mine else people_findings(folders))):
         print(f"\n{finding.title}")
         if finding.table is not None:
             print_table(*finding.rows)
         print(finding.note)
     print(f"analyze   {options.run}   -> {report_folder(options.run, options.output) / PAGE}")
-    if of_mine:
-        suggest("show", options.run)
-    elif folders:
-        suggest("annotate", "edits", options.run if len(folders) == 1 else str(folders[-1]))
-
-
-def _print_calls(run: str) -> None:
-    from repair_hf.analysis.run_data import synthesis_folders
-    from repair_hf.llm.ledger_file import read_calls
-
-    for call in read_calls(*(synthesis_folders(Path(run)) or [Path(run)])):
-        print(json.dumps(call))
