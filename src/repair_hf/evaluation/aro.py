@@ -122,7 +122,7 @@ def _texts(row: Any, kind: str, where: str) -> tuple[str, tuple[str, ...]]:
 
 def _box(row: Any, prefix: str, where: str) -> Box:
     names = [prefix + side for side in SIDES]
-    found = [row.get(name) if isinstance(row, dict) else None for name in names]
+    found: Any = [row.get(name) if isinstance(row, dict) else None for name in names]
     if not all(isinstance(number, int | float) for number in found):
         raise UserError(f"{where} needs a box of the numbers {', '.join(names)}, got {ascii(row)[:200]}.")
     x, y, width, height = found

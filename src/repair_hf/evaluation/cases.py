@@ -119,7 +119,7 @@ def macro(name: str, groups: Sequence[str], measure: str = "accuracy") -> Metric
 
 def texts_of(row: Any, names: Sequence[str], where: str) -> tuple[str, ...]:
     """Return the texts that a row of a benchmark's file must have."""
-    found = tuple(row.get(name) if isinstance(row, dict) else None for name in names)
+    found: Any = tuple(row.get(name) if isinstance(row, dict) else None for name in names)
     if not all(isinstance(text, str) for text in found):
         raise UserError(f"{where} needs the texts {', '.join(names)}, got {ascii(row)[:200]}.")
     return found

@@ -166,9 +166,10 @@ class Mining:
             how["index"] = Index(options.search, options.search_effort)
         if (count := options.max_queries) is not None:
             how["queries"] = draw_queries(positives, self.pairs.caption_image, count, **kept, seed=options.seed)
-        failures, recall = find_false_positives(*vectors, positives, **kept, **how)
+        images, texts = vectors
+        failures, recall = find_false_positives(images, texts, positives, **kept, **how)
         if options.false_positives == "random":
-            failures = at_random(failures, *vectors, positives, options.seed)
+            failures = at_random(failures, images, texts, positives, options.seed)
         about = {"search": options.search, "recall": recall, "ranks": "lower bounds"}
         return failures, about if "index" in how else {}
 

@@ -92,7 +92,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
         """Check that transformers knows the trackers, and that their packages are installed."""
         for name in self.report_to:  # type: ignore[union-attr]  # transformers has made it a list
             try:
-                for callback in get_reporting_integration_callbacks([name]):
+                for callback in get_reporting_integration_callbacks([name]):  # type: ignore[no-untyped-call]
                     callback()
             except (ValueError, RuntimeError, ImportError) as error:
                 raise UserError(f"`report_to` {name}: {str(error).rstrip('.')}, or leave the option out.") from error
