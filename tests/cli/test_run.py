@@ -103,7 +103,7 @@ def test_goes_on_after_a_kill_and_makes_nothing_again(done, words, capsys):
     shown = capsys.readouterr().out
     again = {path for path, when in stamps(out).items() if first.get(path) != when}
     assert again == {out / "rounds.json"}
-    assert shown.count("next:") == 1 and shown.splitlines()[-1].startswith("next: repair-hf show ")
+    assert "next:" not in shown
     assert "stopped after 2 rounds, as requested" in shown and "evaluated on the split `validation`" in shown
 
 

@@ -15,8 +15,8 @@ from repair_hf.runtime.options import Bounded, UserError, need, opt
 
 EPILOG = """examples:
   repair-hf figure case runs/demo --record 0123456789abcdef --output case.svg
-  repair-hf figure grid runs/demo --before world/base --after runs/demo/train/repair-0 --output grid.svg
-  repair-hf figure margin runs/demo --before world/base --after runs/demo/train/repair-0 --output margin.svg"""
+  repair-hf figure grid runs/demo --before world/base --after runs/demo/train/repair --output grid.svg
+  repair-hf figure margin runs/demo --before world/base --after runs/demo/train/repair --output margin.svg"""
 
 
 @dataclass

@@ -43,7 +43,6 @@ def export_near_misses(
     *,
     columns: Columns = "winoground",
     revision: str | None = None,
-    dry_run: bool = False,
 ) -> dict[str, int]:
     """Write records as a test in the columns of another, as `repair-hf export near-misses` does.
 
@@ -53,10 +52,9 @@ def export_near_misses(
         output: Folder to write; a finished one is left as it is. `load_dataset(output, split="test")` reads it.
         columns: `winoground` or `sugarcrepe`.
         revision: Tag, branch or commit of records on the Hub.
-        dry_run: Check everything, and write nothing.
 
     Returns:
-        The number of rows of each kind, such as `i2t_truth`; of a dry run, that of `records`.
+        The number of rows of each kind, such as `i2t_truth`.
 
     Raises:
         UserError: If no record gives a row, an image cannot be read, or the folder holds something else.
@@ -67,7 +65,7 @@ def export_near_misses(
     if columns not in FEATURES:
         raise UserError(f"`columns` takes {' or '.join(FEATURES)}, got {columns!r}.")
     write = partial(_write, columns=columns)
-    choices: Any = {"revision": revision, "dry_run": dry_run, "columns": columns}
+    choices: Any = {"revision": revision, "columns": columns}
     return export("near-misses", write, records, pairs, output, **choices)
 
 

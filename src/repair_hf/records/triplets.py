@@ -60,7 +60,6 @@ def export_triplets(
     output: str | Path,
     *,
     revision: str | None = None,
-    dry_run: bool = False,
 ) -> dict[str, int]:
     """Write records as triplets for sentence-transformers, as `repair-hf export triplets` does.
 
@@ -69,10 +68,9 @@ def export_triplets(
         pairs: The pairs that they were made from.
         output: Folder to write; a finished one is left as it is. `load_dataset(output, config)` reads it.
         revision: Tag, branch or commit of records on the Hub.
-        dry_run: Check everything, and write nothing.
 
     Returns:
-        The number of triplets of each config that has any; of a dry run, that of `records`.
+        The number of triplets of each config that has any.
 
     Raises:
         UserError: If the records are of other pairs, an image cannot be read, or the folder holds something else.
@@ -80,7 +78,7 @@ def export_triplets(
     Example:
         >>> export_triplets("runs/records", load_pairs("data/mine"), "runs/triplets")
     """
-    return export("triplets", _write, records, pairs, output, revision=revision, dry_run=dry_run)
+    return export("triplets", _write, records, pairs, output, revision=revision)
 
 
 def export(
@@ -91,7 +89,6 @@ def export(
     output: str | Path,
     *,
     revision: str | None,
-    dry_run: bool,
     **choices: str,
 ) -> dict[str, int]:
     """Write records in another form, as a stage; `choices` are further options. See `export_triplets`."""
@@ -105,8 +102,7 @@ def export(
     digests = {"pairs_fingerprint": pairs.fingerprint, "records_digest": digest(loaded["record_id"][:])}
     more: Any = {"words": flags(named), "items": pairs.items, "made_by": named["records"]}
     stage = Stage(f"export {command}", output, [pairs.source], named | digests, **more)
-    stage.check()
-    return {"records": len(loaded)} if dry_run else stage.run(lambda folder: write(loaded, pairs, Path(output)))
+    return stage.run(lambda folder: write(loaded, pairs, Path(output)))
 
 
 def undecoded_records(records: Dataset) -> Iterator[tuple[Row, list[Any]]]:

@@ -123,12 +123,6 @@ class SynthesizeOptions(EncoderOptions, FilterOptions, RepairOptions):
         neutral=True,
     )
     embed_source_images: bool = opt(True, "Store the images of query, ground truth and false positive in the records.")
-    report_to: Literal["none", "trackio", "wandb", "tensorboard"] = opt(
-        "none",
-        "Tracker of the progress: answers, drops and dollars, once a minute.",
-        neutral=True,
-        main=True,
-    )
 
 
 @dataclass(kw_only=True)

@@ -80,7 +80,7 @@ class RepairVariant:
     mine: Mapping[str, Any] = field(default_factory=dict)  # options of `mine` that differ from the study's
     synthesize: Mapping[str, Any] = field(default_factory=dict)  # options of `synthesize` that differ
     fill: str = "edits"  # default of the settings, and so is `loss`
-    loss: str = "batch"
+    loss: str = "both"
     directions: tuple[str, ...] = ("i2t", "t2i")  # directions whose failures are repaired
     swap: str | None = None  # name of the swap whose LLM and editor it uses
     edits: bool = True  # whether it trains on the edits; False is the false positives alone
