@@ -98,7 +98,7 @@ def _judge(encoder: Embedder, cases: Cases, model: str, own_images: np.ndarray |
     texts = encoder.embed_texts(cases.captions, desc=f"Embedding captions of {cases.benchmark}")
     if cases.pictures is not None:
         images = encoder.embed_images(
-            cases.pictures,
+            cases.pictures.resized(encoder.preprocessor),
             desc=f"Embedding pictures of {cases.benchmark}",
             ids=_first_cases(cases, len(cases.pictures)),
         )
