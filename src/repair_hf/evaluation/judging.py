@@ -74,7 +74,7 @@ def resample_compositional(table: pa.Table, sets: Sequence[Cases], resamples: in
     return samples
 
 
-def told_cases(measured: Mapping[str, Mapping[str, Any]], sets: Sequence[Cases]) -> list[str]:
+def describe_cases(measured: Mapping[str, Mapping[str, Any]], sets: Sequence[Cases]) -> list[str]:
     """Describe each benchmark in a line: its size, and the number of ties of each model, by short name."""
     lines = []
     for cases in sets:
