@@ -86,7 +86,6 @@ def test_near_identical_images_are_named(clip_folder, pairs_folder, tmp_path):
     [
         (["show", "--dropped", "no_op"], "`dropped` no_op is for records"),
         (["show", "--output", "x.png"], "are shown as a page"),
-        (["analyze", "--llm", "world/oracle"], "`llm` is for records"),
     ],
 )
 def test_what_is_for_records_alone_is_an_error(words, message, mined, capsys):

@@ -115,7 +115,6 @@ SENT = {
     "instruct_t2i": "bcf767409114",
     "edit_i2t": "383bd4ca98d5",
     "edit_t2i": "83d392adba7b",
-    "label_t2i": "f6a3aa132960",
     "rewrite": "d777d7ba1ee0",
     "hard_negative": "bcf77ae148bd",
     "noun_swap": "b01c07cd68ac",
@@ -151,8 +150,8 @@ def test_digests_in_records_stay(wording, digest):
     assert Prompts(**wording).digest([*prompts.NAMES, *NOT_OF_A_RECORD]) == digest
 
 
-# What no record is made with: labels of finished instructions, and what other methods ask for.
-NOT_OF_A_RECORD = ("label_t2i", "rewrite", "hard_negative", "noun_swap", "scene_change")
+# What no record is made with: what other methods ask for.
+NOT_OF_A_RECORD = ("rewrite", "hard_negative", "noun_swap", "scene_change")
 
 
 def test_the_digest_covers_every_prompt_file(monkeypatch):

@@ -6,7 +6,7 @@ change from the base does not: plain training raises R@1, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,9 @@ EVALUATE = "`repair-hf evaluate BASE PLAIN REPAIRED --output …`"
 
 def repair_findings(root: Path | None) -> list[Finding]:
     """Return what opens a report, and how near misses and the ranks of queries changed."""
-    measured = {} if root is None else find_evaluations(root)
+    measured, compared = ({}, []) if root is None else find_evaluations(root)
     names = {Path(folder): name for name, folder in short_names(list(map(str, measured))).items()}
-    repairs = {
-        f"{names[folder / one['model']]} − {names[folder / one['reference']]}": one
-        for folder, one in ([] if root is None else _find_repairs(root))
-    }
+    repairs = {f"{names[folder / one['model']]} − {names[folder / one['reference']]}": one for folder, one in compared}
     levels = {names[folder]: found for folder, found in measured.items()}
     tables, data = [], []
     for is_shown in (is_recall, is_near_miss):
@@ -59,22 +56,23 @@ def repair_findings(root: Path | None) -> list[Finding]:
     return found
 
 
-def find_evaluations(root: Path) -> dict[Path, dict[str, Any]]:
-    """Find the metrics of each model that was evaluated below a folder, by its folder, in the order of `evaluate`."""
-    several = (path.parent for path in sorted(root.rglob("differences.json")))
-    found = {folder / name: each for folder in several for name, each in read_json(folder / "metrics.json").items()}
-    for path in sorted(root.rglob(RANKS)):
-        if path.parent not in found and (path.parent / "metrics.json").is_file():
-            found[path.parent] = read_json(path.parent / "metrics.json", needs=("intervals",))
-    return found
+def find_evaluations(root: Path) -> tuple[dict[Path, dict[str, Any]], list[tuple[Path, dict[str, Any]]]]:
+    """Find what was evaluated below a folder.
 
-
-def _find_repairs(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the comparisons of models trained with records and without, each with the folder of its evaluation."""
-    for path in sorted(root.rglob("differences.json")):
-        for one in read_json(path).get("repair", ()):
-            if one["reference"] is not None:
-                yield path.parent, one
+    Returns:
+        The metrics of each model by its folder, in the order of `evaluate`; and the comparisons of models trained with
+        records and without, each with the folder of its evaluation.
+    """
+    measured: dict[Path, dict[str, Any]] = {}
+    repairs: list[tuple[Path, dict[str, Any]]] = []
+    for folder in (path.parent for path in sorted(root.rglob("differences.json"))):
+        measured |= {folder / name: each for name, each in read_json(folder / "metrics.json").items()}
+        compared = read_json(folder / "differences.json").get("repair", ())
+        repairs += [(folder, one) for one in compared if one["reference"] is not None]
+    for folder in (path.parent for path in sorted(root.rglob(RANKS))):
+        if folder not in measured and (folder / "metrics.json").is_file():
+            measured[folder] = read_json(folder / "metrics.json", needs=("intervals",))
+    return measured, repairs
 
 
 def is_recall(metric: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pandas as pd
 from datasets import Dataset
 
-from repair_hf.analysis.record_sample import RecordSample, shares
+from repair_hf.analysis.record_sample import RecordSample, draw_places
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.run_data import recorded_pairs, synthesis_folders
 from repair_hf.analysis.tables import percent
@@ -67,14 +66,10 @@ def sample_failures(mined: Mined, *, n: int, direction: str | None = None, seed:
         UserError: If there is nothing to draw.
     """
     table = mined.table
-    table = table[table["ahead"]] if table["ahead"].any() else table
-    wanted = DIRECTIONS if direction is None else (direction,)
-    places = {way: table.index[table["direction"] == way].tolist() for way in wanted}
-    counts = {way: len(found) for way, found in places.items()}
-    if not any(counts.values()):
-        raise UserError(f"Nothing to draw: {mined.folder} holds no failure of {' or '.join(wanted)}.")
-    rng = random.Random(seed)
-    drawn = [place for way, share in shares(counts, n).items() for place in sorted(rng.sample(places[way], share))]
+    is_wanted = table["ahead"].to_numpy() | (not table["ahead"].any())
+    drawn, counts = draw_places(table["direction"].tolist(), is_wanted, n=n, direction=direction, seed=seed)
+    if not drawn:
+        raise UserError(f"Nothing to draw: {mined.folder} holds no failure of {direction or 'any direction'}.")
     retriever = miner_of(mined.folder)
     rows = [_row(row, mined.pairs) | {"retriever": retriever} for row in table.loc[drawn].to_dict("records")]
     return RecordSample(rows, counts)

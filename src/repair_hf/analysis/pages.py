@@ -17,8 +17,8 @@ from PIL import Image
 from repair_hf.analysis.charts import CARD, INK, MUTED, PAPER, ROLES, RULE
 from repair_hf.analysis.record_sample import ROLE_NAMES, RecordSample
 from repair_hf.analysis.tables import Rows
-from repair_hf.analysis.word_diff import Run, compare
-from repair_hf.records.columns import MODALITIES, REASONS
+from repair_hf.analysis.word_diff import marked_texts
+from repair_hf.records.columns import REASONS
 
 FEW_COLORS = 4096  # a drawing has fewer; lossless compression is smaller for it
 
@@ -86,13 +86,8 @@ def _cards(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def card(row: dict[str, Any]) -> dict[str, Any]:
     """Collect what the macro `card` of `pieces.html` draws of a record or a dropped failure."""
-    kinds = MODALITIES[row["direction"]]
     roles = [role for role in ROLE_NAMES if role != "edit" or not {"reason", "margin"} & set(row)]
-    texts: dict[str, list[Run]] = {
-        role: [("same", row[f"{role}_text"] or "")] for role in roles if kinds[role] == "text"
-    }
-    if {"fp", "edit"} <= set(texts):
-        texts["fp"], texts["edit"] = compare(row["fp_text"], row["edit_text"])
+    texts = marked_texts(row)
     cells = [
         {
             "role": role,

@@ -14,7 +14,7 @@ from repair_hf.analysis.canvas import LINE, WIDTH, Box, caption, fill, fit, page
 from repair_hf.analysis.charts import CARD, INK, MUTED, PAPER, ROLES, RULE
 from repair_hf.analysis.example_grid import ExampleGrid, right_answers
 from repair_hf.analysis.record_sample import ROLE_NAMES, RecordSample
-from repair_hf.analysis.word_diff import Run, compare
+from repair_hf.analysis.word_diff import marked_texts
 from repair_hf.records.columns import MODALITIES, REASONS
 from repair_hf.runtime.options import UserError
 
@@ -132,15 +132,12 @@ def _side_by_side(left: float, top: float, width: float, count: int, tall: float
 
 def _cells(axes: Axes, row: dict[str, Any], boxes: list[Box]) -> None:
     """Draw query, ground truth, false positive and edit of a row, each into a box."""
-    kinds = MODALITIES[row["direction"]]
-    texts: dict[str, list[Run]] = {role: [("same", row.get(f"{role}_text") or "")] for role in kinds}
-    if kinds["edit"] == "text" and "reason" not in row:
-        texts["fp"], texts["edit"] = compare(row["fp_text"], row["edit_text"])
+    texts = marked_texts(row)
     for (role, name), box in zip(ROLE_NAMES.items(), boxes, strict=True):
         content = _label(axes, box, name, ROLES[role], _aside(row, role))
         if role == "edit" and "reason" in row:
             caption(axes, content, [("same", f"none: {row['detail'] or REASONS[row['reason']]}")], RULE)
-        elif kinds[role] == "text":
+        elif role in texts:
             caption(axes, content, texts[role], ROLES[role])
         elif (image := row.get(f"{role}_image")) is None:
             caption(axes, content, [("same", f"left out of these records: {row.get(f'{role}_id')}")], RULE)

@@ -101,22 +101,15 @@ def sample_records(
     Raises:
         UserError: If there is nothing to draw, or `pairs` lack an image that the table names.
     """
-    if direction not in (None, *DIRECTIONS):
-        raise UserError(f"`direction` must be one of {list(DIRECTIONS)}, got {direction!r}.")
-    directions = np.array(table["direction"][:], dtype=object)
     is_wanted = np.ones(len(table), dtype=bool)
     if error_type is not None:
         is_wanted &= [error_type in (types or ()) for types in table["error_types"][:]]
     if reason is not None:
         is_wanted &= [each == reason for each in table["reason"][:]]
-    wanted = DIRECTIONS if direction is None else (direction,)
-    places = {name: np.flatnonzero(is_wanted & (directions == name)).tolist() for name in wanted}
-    counts = {name: len(found) for name, found in places.items()}
-    if n < 1 or not any(counts.values()):
+    drawn, counts = draw_places(table["direction"][:], is_wanted, n=n, direction=direction, seed=seed)
+    if not drawn:
         raise UserError(f"Nothing to draw: {_description(table, error_type, reason)}: {counts}, and `n` is {n}.")
-    rng = random.Random(seed)
-    drawn = {name: sorted(rng.sample(places[name], share)) for name, share in shares(counts, n).items()}
-    chosen = table.select([place for found in drawn.values() for place in found])
+    chosen = table.select(drawn)
     chosen = chosen if pairs is None else restore_images(chosen, pairs)
     rows = [record_at(chosen, place) for place in range(len(chosen))]
     if folders:
@@ -125,11 +118,22 @@ def sample_records(
     return RecordSample(rows, counts)
 
 
-def shares(counts: dict[str, int], n: int) -> dict[str, int]:
-    """Return how many rows of each direction to draw; a direction with too few leaves its share to the other."""
-    scarce = min(counts, key=counts.__getitem__)
+def draw_places(
+    directions: Sequence[str], is_wanted: np.ndarray, *, n: int, direction: str | None, seed: int
+) -> tuple[list[int], dict[str, int]]:
+    """Draw places of wanted rows, one direction after the other, and count the wanted rows of each.
+
+    A direction with too few rows leaves its share to the other.
+    """
+    if direction not in (None, *DIRECTIONS):
+        raise UserError(f"`direction` must be one of {list(DIRECTIONS)}, got {direction!r}.")
+    ways = DIRECTIONS if direction is None else (direction,)
+    of_way = {way: np.flatnonzero(is_wanted & (np.array(directions, dtype=object) == way)).tolist() for way in ways}
+    counts = {way: len(places) for way, places in of_way.items()}
+    scarce, rng = min(counts, key=counts.__getitem__), random.Random(seed)
     take = {scarce: min(n // len(counts), counts[scarce])}
-    return {name: take.get(name, min(n - take[scarce], count)) for name, count in counts.items()}
+    drawn = [sorted(rng.sample(of_way[way], take.get(way, min(n - take[scarce], counts[way])))) for way in ways]
+    return [place for places in drawn for place in places], counts
 
 
 def _candidate_images(row: dict[str, Any], fp: dict[str, Any] | None, folders: Sequence[Path]) -> dict[str, list]:

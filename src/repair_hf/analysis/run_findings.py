@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from repair_hf.analysis.people.findings import people_findings
 from repair_hf.analysis.report import Answers, Finding
 from repair_hf.analysis.run_data import RunData
 from repair_hf.analysis.tables import percent, round_rows
+from repair_hf.llm.cost import Usage, paid_in
 from repair_hf.records.columns import DIRECTIONS, REASONS, REJECTED
 from repair_hf.runtime.files import read_json
 from repair_hf.synthesis.instruct import ERROR_TYPES
@@ -24,16 +26,17 @@ DENSITY = "multi-label density"
 def run_findings(data: RunData) -> tuple[Answers, list[Finding]]:
     """Collect what opens the report of a run, and its sections."""
     helped, *ranks = repair_findings(data.root)
+    paid = paid_in(*data.folders)
     sections = [
         funnel(data),
         reasons(data),
         error_finding(data),
-        costs(data),
+        costs(paid),
         *ranks,
         *_rounds(data.root),
         *people_findings(list(data.folders)),
     ]
-    return Answers(helped, describe_paid(data.paid), _what_to_look_at(data, helped)), sections
+    return Answers(helped, describe_paid(paid), _what_to_look_at(data, helped)), sections
 
 
 def _what_to_look_at(data: RunData, helped: Finding) -> list[tuple[str, str]]:
@@ -93,46 +96,23 @@ def reasons(data: RunData) -> Finding:
 
 
 def error_finding(data: RunData) -> Finding:
-    """Frequency of each error type: from an instruction for a caption, or by the label of one for an image."""
-    frame, labels = data.kept[["direction", "record_id", "error_types"]].copy(), data.labels()
-    is_image = frame["direction"] == "t2i"
-    frame["error_types"] = frame["error_types"].map(lambda names: [] if names is None else list(names))
-    frame.loc[is_image, "error_types"] = frame.loc[is_image, "record_id"].map(lambda name: labels.get(name, []))
-    records = frame[frame["error_types"].map(len) > 0]
-    known, total = (each["direction"].value_counts() for each in (records, data.kept))
-    counted = ", ".join(f"{known.get(way, 0):,} of {total.get(way, 0):,} {way}" for way in DIRECTIONS)
-    note = (
-        f"Shares of the {counted} records whose error types are known; a record may have several. Caption "
-        "instructions name them; image instructions must first be labelled by an LLM (--llm)."
-    )
-    if records.empty:
-        return Finding("errors", "Error types", note)
-    shares = error_shares(records)
-    shown = shares.assign(**{way: shares[way].map(percent) for way in DIRECTIONS})
-    return Finding("errors", "Error types", note, shown, data=shares)
-
-
-def error_shares(records: pd.DataFrame) -> pd.DataFrame:
-    """Share of a direction's records that has each error type.
+    """Share of the records of captions that have each error type: their instruction names it.
 
     A record may have several types, so the shares add up to the density, which may exceed 100%.
-
-    Returns:
-        `error`, one row per type by frequency and one for the density; a column per direction, NaN without records.
     """
-    shares = {}
-    for direction in DIRECTIONS:
-        of_way = records[records["direction"] == direction]["error_types"]
-        counts = of_way.explode().value_counts()
-        shares[direction] = [counts.get(name, 0) / len(of_way) if len(of_way) else np.nan for name in ERROR_TYPES]
-    table = pd.DataFrame({"error": ERROR_TYPES, **shares})
-    table = table.sort_values(list(DIRECTIONS[::-1]), ascending=False, ignore_index=True)
-    density = {way: table[way].sum(min_count=1) for way in DIRECTIONS}
-    return pd.concat([table, pd.DataFrame([{"error": DENSITY, **density}])], ignore_index=True)
+    types = data.kept[data.kept["direction"] == "i2t"]["error_types"]
+    found = types[types.map(lambda names: names is not None and len(names) > 0)]
+    counts = found.explode().value_counts().reindex(ERROR_TYPES, fill_value=0).sort_values(ascending=False)
+    note = f"Shares of the {len(found):,} edited captions. A record may have several; image instructions name none."
+    if found.empty:
+        return Finding("errors", "Error types", note)
+    shares = pd.concat([counts, pd.Series({DENSITY: counts.sum()})]) / len(found)
+    table = pd.DataFrame({"error": shares.index, "i2t": shares.to_numpy()})
+    return Finding("errors", "Error types", note, table.assign(i2t=table["i2t"].map(percent)), data=table)
 
 
-def costs(data: RunData) -> Finding:
-    paid, title = data.paid, "What it cost"
+def costs(paid: Mapping[tuple[str, str], Usage]) -> Finding:
+    title = "What it cost"
     if not paid:
         return Finding("costs", title, "There is no ledger of payments beside these records.")
     text = (

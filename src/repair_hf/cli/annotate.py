@@ -69,14 +69,9 @@ def _annotate(task: Literal["qc", "edits"], options: AnnotateOptions, source: So
 def _judge(material: Any, here: Path, options: AnnotateOptions, source: SourceOptions) -> None:
     """Draw the sample, and serve its page."""
     from repair_hf.analysis.people.sampling import lay_out
-    from repair_hf.analysis.run_data import recorded_pairs
 
     task: Any = here.name
-
-    def pairs() -> Any:
-        return recorded_pairs(material.folders[0], source.pairs)
-
-    count = lay_out(material, task, material.folders[0], size=options.size, seed=options.seed, pairs=pairs)
+    count = lay_out(material, task, size=options.size, seed=options.seed, pairs=source.pairs)
     print(f"annotate {task}   {count:,} items   -> {here}")
     if options.dry_run:
         return

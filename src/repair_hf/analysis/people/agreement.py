@@ -107,13 +107,6 @@ def share_of(items: pd.DataFrame, column: str, *, seed: int = 0) -> dict[str, fl
     return {"share": share / total} | _bounds(drawn / total, share / total)
 
 
-def bad_share(items: pd.DataFrame, answers: pd.DataFrame) -> dict[str, float]:
-    """Share of records that are no valid hard contrast: `share`, `low`, `high`, and `items` judged."""
-    is_bad = ~majority(answers, "valid_contrast").astype(bool)
-    joined = items.merge(is_bad.rename("bad"), left_on="item", right_index=True)
-    return share_of(joined, "bad") | {"items": len(joined)}
-
-
 def failure_modes(items: pd.DataFrame, answers: pd.DataFrame) -> pd.DataFrame:
     """Count the failure modes of the sampled edits: a row per mode, a column per direction.
 

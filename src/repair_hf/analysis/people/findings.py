@@ -10,7 +10,6 @@ from repair_hf.analysis.people.agreement import (
     QC_CELLS,
     QC_METRICS,
     annotator_agreement,
-    bad_share,
     edit_quality,
     failure_modes,
     qc_agreement,
@@ -32,7 +31,8 @@ def people_findings(folders: list[Path]) -> list[Finding]:
         found.append(Finding("agreement_qc", "The audit against people", note, _with_intervals(table), data=table))
         found += _annotators("qc", asked[1], ["verdict"])
     if (asked := _asked(folders, "edits")) is not None:
-        table, note = edit_quality(*asked), f"{_bad_note(bad_share(*asked))} Shares in %."
+        table = edit_quality(*asked)
+        note = f"{_bad_note(table)} Shares in %."
         found.append(Finding("agreement_edits", "Edits, as people see them", note, _wide(table), data=table))
         note = "Failure modes of the edits that miss a criterion."
         found.append(Finding("failure_modes", "How edits fail", note, failure_modes(*asked)))
@@ -50,14 +50,15 @@ def sentences_for_card(folder: Path) -> dict[str, str]:
             f"People judged {row['items']:,} of its verdicts: {share} of the accepted failures are genuine."
         )
     if (asked := _asked([folder], "edits")) is not None:
-        sentences["edits"] = _bad_note(bad_share(*asked))
+        sentences["edits"] = _bad_note(edit_quality(*asked))
     return sentences
 
 
-def _bad_note(bad: dict[str, float]) -> str:
+def _bad_note(quality: pd.DataFrame) -> str:
+    good = quality.query("group == 'all' and criterion == 'valid_contrast'").iloc[0]
     return (
-        f"People judged {bad['items']:,} edits: an estimated {bad['share']:.1%} of all records "
-        f"(95% interval {bad['low']:.1%} to {bad['high']:.1%}) are no valid hard contrast."
+        f"People judged {good['items']:,} edits: an estimated {1 - good['share']:.1%} of all records "
+        f"(95% interval {1 - good['high']:.1%} to {1 - good['low']:.1%}) are no valid hard contrast."
     )
 
 
