@@ -6,7 +6,6 @@ change from the base does not: plain training raises R@1, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,12 @@ def repair_findings(root: Path | None) -> list[Finding]:
     repairs = {f"{names[folder / one['model']]} − {names[folder / one['reference']]}": one for folder, one in compared}
     levels = {names[folder]: found for folder, found in measured.items()}
     tables, data = [], []
-    for is_shown in (is_recall, is_near_miss):
-        table = [{"model": name} | _levels(found, is_shown) for name, found in levels.items()]
+    for is_shown in (lambda metric: metric.endswith("_R@1"), lambda metric: metric.startswith(NEAR_MISSES)):
+        table = [
+            {"model": name}
+            | {label(each): f"{100 * found[each]:.1f}" for each in found["intervals"] if is_shown(each)}
+            for name, found in levels.items()
+        ]
         for name, one in repairs.items():
             gains = {metric: gain for metric, gain in one["differences"].items() if is_shown(metric)}
             table.append(
@@ -72,18 +75,6 @@ def find_evaluations(root: Path) -> tuple[dict[Path, dict[str, Any]], list[tuple
         if folder not in measured and (folder / "metrics.json").is_file():
             measured[folder] = read_json(folder / "metrics.json", needs=("intervals",))
     return measured, repairs
-
-
-def is_recall(metric: str) -> bool:
-    return metric.endswith("_R@1")
-
-
-def is_near_miss(metric: str) -> bool:
-    return metric.startswith(NEAR_MISSES)
-
-
-def _levels(metrics: dict[str, Any], is_shown: Callable[[str], bool]) -> dict[str, str]:
-    return {label(name): f"{100 * metrics[name]:.1f}" for name in metrics["intervals"] if is_shown(name)}
 
 
 def _answer(is_measured: bool, differences: list[dict[str, Any]]) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from repair_hf.analysis.comparisons import repair_findings
 from repair_hf.analysis.costs import PAID_HEADS, describe_paid, paid_rows
-from repair_hf.analysis.people.findings import people_findings
+from repair_hf.analysis.people.agreement import people_findings
 from repair_hf.analysis.report import Answers, Finding
 from repair_hf.analysis.run_data import RunData
 from repair_hf.analysis.tables import percent, round_rows

@@ -20,7 +20,7 @@ def code(text: Any) -> str:
     line = " ".join("".join(map(_seen, str(text))).split()) if text is not None else ""
     if not line:
         return NONE
-    fence = "`" * (_longest_run(line) + 1)
+    fence = "`" * (max(map(len, re.findall("`+", line)), default=0) + 1)
     pad = " " if line.startswith("`") or line.endswith("`") else ""
     return f"{fence}{pad}{line}{pad}{fence}"
 
@@ -39,7 +39,3 @@ def _seen(letter: str) -> str:
     if letter in "\t\n\r" or unicodedata.category(letter) not in _UNSEEN:
         return letter
     return f"\\u{ord(letter):04x}"
-
-
-def _longest_run(text: str) -> int:
-    return max(map(len, re.findall("`+", text)), default=0)

@@ -13,7 +13,7 @@ from datasets import Dataset
 from huggingface_hub import DatasetCard, DatasetCardData
 
 from repair_hf.analysis.costs import describe_paid
-from repair_hf.analysis.people.findings import sentences_for_card
+from repair_hf.analysis.people.agreement import sentences_for_card
 from repair_hf.analysis.record_sample import ROLE_NAMES
 from repair_hf.analysis.tables import markdown
 from repair_hf.hub.markdown import code, without_folders
