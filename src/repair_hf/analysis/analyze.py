@@ -45,7 +45,7 @@ def analyze(run: str | Path, output: str | Path | None = None, *, pairs: PairsPl
         answers, found = run_findings(data)
         rows = []
         if len(data.records):
-            rows = sample_records(data.records, n=SAMPLES, pairs=known, folders=data.folders).rows
+            rows = sample_records(data.records, n=SAMPLES, pairs=known).rows
         counts = f"{data.name} · {len(data.kept):,} records, {len(data.dropped):,} failures dropped"
         write_report(folder, "What was repaired", counts, found, rows, answers)
         return [answers.helped, *found]

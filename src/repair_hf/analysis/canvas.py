@@ -19,7 +19,7 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from repair_hf.analysis.charts import CARD, INK, ROLES, chart
-from repair_hf.analysis.word_diff import Run
+from repair_hf.analysis.record_sample import Run
 
 WIDTH = 504  # both columns of a paper
 CAPTION_SIZES = (9.0, 8.0, 7.0, 6.0)

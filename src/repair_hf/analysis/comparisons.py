@@ -31,9 +31,8 @@ def repair_findings(root: Path | None) -> list[Finding]:
     tables, data = [], []
     for is_shown in (lambda metric: metric.endswith("_R@1"), lambda metric: metric.startswith(NEAR_MISSES)):
         table = [
-            {"model": name}
-            | {label(each): f"{100 * found[each]:.1f}" for each in found["intervals"] if is_shown(each)}
-            for name, found in levels.items()
+            {"model": name} | {label(key): f"{100 * one[key]:.1f}" for key in one["intervals"] if is_shown(key)}
+            for name, one in levels.items()
         ]
         for name, one in repairs.items():
             gains = {metric: gain for metric, gain in one["differences"].items() if is_shown(metric)}

@@ -15,8 +15,7 @@ from PIL import Image
 from repair_hf.analysis.canvas import LINE, WIDTH, Box, caption, fill, fit, page, show, wrap, write
 from repair_hf.analysis.charts import CARD, COLORS, INK, MUTED, NAMES, PAPER, ROLES, RULE, chart
 from repair_hf.analysis.example_grid import ExampleGrid, right_answers
-from repair_hf.analysis.record_sample import ROLE_NAMES, RecordSample
-from repair_hf.analysis.word_diff import marked_texts
+from repair_hf.analysis.record_sample import ROLE_NAMES, RecordSample, marked_texts
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.records.columns import MODALITIES, REASONS
 from repair_hf.runtime.options import UserError
