@@ -12,8 +12,27 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from repair_hf.analysis.canvas import LINE, WIDTH, Box, caption, fill, fit, page, show, wrap, write
-from repair_hf.analysis.charts import CARD, COLORS, INK, MUTED, NAMES, PAPER, ROLES, RULE, chart
+from repair_hf.analysis.charts import (
+    CARD,
+    COLORS,
+    INK,
+    LINE,
+    MUTED,
+    NAMES,
+    PAPER,
+    ROLES,
+    RULE,
+    WIDTH,
+    Box,
+    caption,
+    chart,
+    fill,
+    fit,
+    page,
+    show,
+    wrap,
+    write,
+)
 from repair_hf.analysis.example_grid import ExampleGrid, right_answers
 from repair_hf.analysis.record_sample import ROLE_NAMES, RecordSample, marked_texts
 from repair_hf.encoder.dual_encoder import DualEncoder

@@ -61,21 +61,18 @@ class RecordSample:
     @property
     def provenance(self) -> str:
         """The models, without the folders that they were loaded from."""
-        row = self.rows[0]
-        made_by = {what: str(row[what]) for what in ("retriever", "llm", "editor") if what in row}
-        names = {what: "/".join(name.rstrip("/").split("/")[-2:]) for what, name in made_by.items()}
-        return " · ".join(f"{what} {name}" for what, name in names.items())
+        made_by = {what: str(self.rows[0][what]) for what in ("retriever", "llm", "editor") if what in self.rows[0]}
+        return " · ".join(f"{what} {'/'.join(name.rstrip('/').split('/')[-2:])}" for what, name in made_by.items())
 
     @property
     def sections(self) -> list[tuple[str, str, str, list[dict[str, Any]]]]:
         """Name, meaning, count and rows of each direction that has rows."""
-        found = []
-        for direction, available in self.available.items():
-            name, failure, repair = HEADLINES[direction]
-            meaning = f"{failure}, {repair}" if self.is_repaired else failure
-            if rows := self.of(direction):
-                found.append((name, meaning, f"{len(rows)} of {available:,}", rows))
-        return found
+        return [
+            (name, f"{failure}, {repair}" if self.is_repaired else failure, f"{len(rows)} of {available:,}", rows)
+            for direction, available in self.available.items()
+            for name, failure, repair in [HEADLINES[direction]]
+            if (rows := self.of(direction))
+        ]
 
 
 def sample_records(
