@@ -185,14 +185,7 @@ def _marked(lines: Sequence[str], runs: Sequence[Run]) -> Iterator[list[Run]]:
         parts = [
             (kind, " ".join(word for _, word in part)) for kind, part in groupby(marked, key=lambda each: each[0])
         ]
-        yield _in_order(parts) or [("same", "")]
-
-
-def _in_order(parts: list[Run]) -> list[Run]:
-    """Reverse the parts of a line that is written from the right, by its first letter that has a direction."""
-    kinds = (unicodedata.bidirectional(letter) for _, words in parts for letter in words)
-    is_from_right = next((kind != "L" for kind in kinds if kind in ("L", "R", "AL")), False)
-    return parts[::-1] if is_from_right else parts
+        yield parts or [("same", "")]
 
 
 def _text_area(text: str, size: float, color: str, weight: str) -> TextArea:

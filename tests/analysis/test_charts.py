@@ -59,11 +59,6 @@ def test_removed_words_are_bold_and_keep_their_order():
     assert [text.get_color() == ROLES["fp"] for text in texts] == [False, True, False, True]
 
 
-def test_a_line_in_arabic_begins_at_the_right():
-    texts = draw_caption("قطتان نائمتان على كرسي", "كلبان نائمان على كرسي")
-    assert [text.get_text() for text in texts] == ["على كرسي", "قطتان نائمتان"]
-
-
 def draw_letters(path, text: str) -> int:
     """Draw large letters, and count their dark pixels."""
     with page(100) as (figure, axes):
