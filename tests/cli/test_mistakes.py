@@ -33,7 +33,10 @@ STUDY = "study --output $out"
         ("run $empty", "lacks mine.yaml, synthesize.yaml, train.yaml, evaluate.yaml"),
         ("show absent-folder", "absent-folder holds no records"),
         ("show absent-folder --output x.jpg", "`output` must be an .html or .png file, got 'x.jpg'."),
-        ("figure $records --before x --after x --output x.pdf", "`output` must be an .svg or .png file, got 'x.pdf'"),
+        (
+            "figure grid $records --before x --after x --output x.pdf",
+            "`output` must be an .svg or .png file, got 'x.pdf'",
+        ),
         ("annotate qc $empty --dry-run", "holds no records"),
         ("analyze no/such-records --output x", "holds no records"),
         ("analyze no/such-run", "no/such-run is not a local folder; give the folder of a run"),
