@@ -9,7 +9,6 @@ import PIL.JpegImagePlugin
 import pytest
 import torch
 from datasets import Dataset
-from pictures import pictures
 from transformers import AutoConfig, AutoProcessor, Siglip2ImageProcessorPil
 
 from repair_hf.encoder.pixel_store import PixelStore
@@ -149,13 +148,3 @@ def test_store_says_which_images_cannot_be_decoded(preprocessor, pairs_folder, t
     with pytest.raises(UserError, match="images 0 to 7 cannot be decoded"):
         PixelStore(pairs.images, "image", preprocessor, tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
-
-
-def test_captions_of_unknown_tokens_are_reported(folder, caplog):
-    """Of Japanese, one tokenizer spells the bytes and the other knows no word."""
-    preprocessor = Preprocessor.from_pretrained(folder)
-    preprocessor.report_captions(["a red circle", "赤い丸", "a red circle 丸"[:12], "青い 四角 a"])
-    assert "More than half of the tokens of 2 of 4 captions are unknown to the model's tokenizer" in caplog.text
-    caplog.clear()
-    preprocessor.report_captions([text for _, texts in pictures() for text in texts])
-    assert "unknown" not in caplog.text

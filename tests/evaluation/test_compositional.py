@@ -50,7 +50,7 @@ def of_all(content: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("benchmark", "files", "message"),
     [
-        ("vg_relation", {aro.FILES["vg_relation"]: "{"}, "is damaged"),
+        ("vg_relation", {aro.FILES["vg_relation"]: "{"}, "visual_genome_relation.json is damaged"),
         ("vg_relation", {aro.FILES["vg_relation"]: "3"}, "must hold a list of cases, got 3"),
         ("vg_relation", visual_genome("vg_relation", relation_name=None), "case 1: needs `relation_name`, a text or"),
         ("vg_attribution", visual_genome("vg_attribution", attributes=["red", None]), "case 1: needs `attributes`"),

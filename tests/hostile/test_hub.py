@@ -18,6 +18,7 @@ WAYS = [*inputs.WAYS.values(), "link.png", *(f"{kind}://127.0.0.1:9/x.png" for k
 COMMANDS = {
     "show": "show {repo} --output {out}/sheet.html",
     "analyze": "analyze {repo} --output {out}",
+    "figure": "figure case {repo} --output {out}/case.svg",
     "train": "train --pairs {pairs} --split all --model {clip} --records {repo} --output {out} --use-cpu --dry-run",
 }
 

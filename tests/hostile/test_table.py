@@ -27,11 +27,12 @@ READ_RECORDS = {
     "train": STAGES["train"] + " --records {records}",
     "show": "show {records} --output {out}/sheet.html",
     "analyze": "analyze {records} --output {out}",
+    "figure": "figure case {records} --output {out}/case.svg",
     "push": "push records {records} --repo me/x --dry-run",
 }
 READ_MODEL = STAGES | {
     "export": "export {clip} --output {out}",
-    "figure": "figure {records} --pairs {pairs} --before {clip} --after {clip} --output {out}/grid.svg",
+    "figure": "figure margin {records} --before {clip} --after {clip} --output {out}/margin.svg",
 }
 RESUME = STAGES["train"].replace("{out}", "{trained}") + " --max-steps 2 --save-strategy steps --save-steps 1"
 FROM = STAGES["train"] + " --resume-from-checkpoint {trained}/checkpoint-2"
@@ -40,9 +41,9 @@ READ_JUDGED = {"analyze": "analyze {judged} --output {out}"}
 MADE_BEFORE = {"mine": STAGES["mine"].replace("{out}", "{mined}"), "train": RESUME}
 MINED_BEFORE = {"synthesize": STAGES["synthesize"].replace("--any-model", "")}
 # commands of two words, or without options
-MANY = ("world", "annotate", "export", "push")
+MANY = ("world", "figure", "annotate", "export", "push")
 WITH_RECIPE = {name: name for name in COMMANDS if name not in MANY}
-WITH_RECIPE |= {"world build": "world build", "push records": "push records"}
+WITH_RECIPE |= {"world build": "world build", "figure grid": "figure grid", "push records": "push records"}
 
 
 def rows(kind: str, commands: dict[str, str], damages: dict, code: int, readers: tuple[str, ...] = ()) -> list:

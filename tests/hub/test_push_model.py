@@ -35,7 +35,7 @@ Dataset.from_dict(rows, features=features).push_to_hub("me/photos")
     push_words = ["push", "model", tmp_path / "out", "--repo", "me/clip-repair", "--private"]
     code, printed, error = client.main(*push_words)
     assert code == 0, error
-    assert "push    revision" in printed and f"-> {hub.url}/me/clip-repair" in printed
+    assert ", revision " in printed and f"-> {hub.url}/me/clip-repair" in printed
     assert hub.count("POST /api/models/me/clip-repair/commit") == 1
     sent = hub.files("model", "me/clip-repair")
     assert hub.repos["model", "me/clip-repair"].private

@@ -87,8 +87,9 @@ def ids(text: str):
         ),
         (rename('"red_circle.png#1"', '"x"'), "lacks 1 of 24 captions of the pairs, first `red_circle.png#1`."),
         (rename('"another.png"', '"red_circle.png"'), "ids.json names 1 images twice; each id needs one row."),
-        (ids("{"), "ids.json is not JSON"),
-        (ids('{"images": []}'), 'ids.json is no such list of ids; write a JSON object {"images": [...], "captions"'),
+        (ids("{"), "ids.json is damaged"),
+        (ids('{"images": []}'), "ids.json is damaged (KeyError: \"it lacks ['captions']\"). Write a JSON object"),
+        (ids('{"images": [], "captions": [1]}'), "ids.json holds captions that are no list of texts, got [1]."),
     ],
 )
 def test_what_does_not_fit_is_one_line(damage, said, flags, stored, tmp_path, capsys):

@@ -184,7 +184,8 @@ def find_evaluations(root: Path) -> tuple[dict[Path, dict[str, Any]], list[tuple
         The metrics of each model by its folder, in the order of `evaluate`; and the comparisons of models trained with
         records and without, each with the folder of its evaluation.
     """
-    measured, repairs = {}, []
+    measured: dict[Path, dict[str, Any]] = {}
+    repairs: list[tuple[Path, dict[str, Any]]] = []
     for folder in (path.parent for path in sorted(root.rglob("differences.json"))):
         measured |= {folder / name: each for name, each in read_json(folder / "metrics.json").items()}
         compared = read_json(folder / "differences.json").get("repair", ())

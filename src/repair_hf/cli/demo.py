@@ -10,7 +10,6 @@ resumes. The world is a toy: its numbers show whether the method works, and say 
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -71,7 +70,6 @@ SIZES = {
 class DemoOptions(Bounded):
     output: str = opt("runs/demo", "Folder of the demo.")
     size: Literal["full", "tiny"] = opt("full", "`tiny` runs every part in under a minute; its numbers mean nothing.")
-    dry_run: bool = opt(False, "Print the commands that would run, then stop.")
 
 
 OPTIONS = (DemoOptions,)
@@ -80,51 +78,50 @@ OPTIONS = (DemoOptions,)
 def run(options: DemoOptions) -> None:
     """Draw the world, mine, synthesize, train each method, evaluate, and compare."""
     refuse_several("demo")
-    with nullcontext() if options.dry_run else one_writer(options.output):
+    with one_writer(options.output):
         _run(options)
 
 
 def _run(options: DemoOptions) -> None:
     from repair_hf.training.config import RepairConfig
 
-    start, dry_run = time.perf_counter(), options.dry_run
+    start = time.perf_counter()
     folder, size = Path(options.output), SIZES[options.size]
     world, records = str(folder / "world"), str(folder / "records")
     pairs, test = PairsOptions(world), TestPairsOptions(world)
-    perform("world build", BuildOptions(world, **size.world), dry_run=dry_run)
+    perform("world build", BuildOptions(world, **size.world))
     mining = MiningOptions(model=BASE, max_queries=size.queries, d_i2t=size.d_i2t)
-    perform("mine", pairs, StageOptions(str(folder / "failures")), mining, dry_run=dry_run)
+    perform("mine", pairs, StageOptions(str(folder / "failures")), mining)
     erring = LLMOptions("world/erring"), EditorOptions("world/erring")
     repair = SynthesizeOptions(failures=str(folder / "failures"), model=BASE)
-    perform("synthesize", pairs, StageOptions(records), *erring, repair, dry_run=dry_run)
+    perform("synthesize", pairs, StageOptions(records), *erring, repair)
 
-    near_misses = _find_near_misses(folder, size, dry_run)
+    near_misses = _find_near_misses(folder, size)
     for method, choices in METHODS.items():
         settings = dict[str, Any](num_train_epochs=size.epochs)
         if method == "plain_same_compute":
-            settings = {"max_steps": -1 if dry_run else _same_compute_steps(folder)}
+            settings = {"max_steps": _same_compute_steps(folder)}
         settings |= {"per_device_train_batch_size": size.batch, "learning_rate": 3e-4, "seed": 0, **(choices or {})}
         wanted = TrainOptions(model=BASE, records=None if choices is None else [records])
         trained = StageOptions(str(folder / "train" / method))
-        perform("train", pairs, trained, wanted, RepairConfig(**settings), dry_run=dry_run)
+        perform("train", pairs, trained, wanted, RepairConfig(**settings))
     models = [BASE, *(str(folder / "train" / method) for method in ORDER[1:])]
     measured = EvaluateOptions(model=models, near_misses=[near_misses])
     place = StageOptions(str(folder / "evaluate"))
-    perform("evaluate", measured, test, place, CompositionalOptions(), dry_run=dry_run)
-    if not dry_run:
-        _report(folder)
-        print(f"\nthe demo took {time.perf_counter() - start:,.0f} s   -> {folder}")
+    perform("evaluate", measured, test, place, CompositionalOptions())
+    _report(folder)
+    print(f"\nthe demo took {time.perf_counter() - start:,.0f} s   -> {folder}")
 
 
-def _find_near_misses(folder: Path, size: Size, dry_run: bool) -> str:
+def _find_near_misses(folder: Path, size: Size) -> str:
     """Mine the test split, and repair the failures there by an LLM and an editor that do not err."""
     test, failures = PairsOptions(str(folder / "world"), split="test"), str(folder / "test-failures")
     mining = MiningOptions(model=BASE, max_queries=size.near_misses, d_i2t=1)
-    perform("mine", test, StageOptions(failures), mining, dry_run=dry_run)
+    perform("mine", test, StageOptions(failures), mining)
     models = LLMOptions("world/oracle"), EditorOptions("world")
     repair = SynthesizeOptions(failures=failures, model=BASE, failures_only=True, candidates=1)
     place = StageOptions(str(folder / "near-misses"))
-    perform("synthesize", test, place, *models, repair, dry_run=dry_run)
+    perform("synthesize", test, place, *models, repair)
     return str(folder / "near-misses")
 
 

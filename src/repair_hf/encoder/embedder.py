@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -229,3 +229,29 @@ def settled(config: dict[str, Any]) -> dict[str, Any]:
         for key, value in config.items()
         if key not in NOT_OF_THE_WEIGHTS
     }
+
+
+def check_retriever(encoder: Embedder, made_with: Iterable[str | None], what: str) -> None:
+    """Check that an encoder is among the retrievers that `what` was made with.
+
+    Args:
+        encoder: The retriever.
+        made_with: Names as `Embedder.name` gives them; None is an unknown one, which may be any.
+        what: For the error, such as "The records of runs/records".
+
+    Raises:
+        UserError: If it is not.
+    """
+    names = set(made_with)
+    if None in names or not names or any(_is(encoder, str(name)) for name in names):
+        return
+    raise UserError(
+        f"{what} were made with {', '.join(sorted(map(str, names)))}, but --model is {encoder.name}. Give the same "
+        "model, or add --any-model to continue with this one."
+    )
+
+
+def _is(encoder: Embedder, name: str) -> bool:
+    """Compare digests, which change with the versions of transformers and Pillow, too; of the Hub's models, ids."""
+    model, _, digest = name.rpartition("@")
+    return digest == encoder.digest or (model == encoder.origin and not Path(model).exists())

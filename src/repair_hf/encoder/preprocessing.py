@@ -197,28 +197,13 @@ def read_images(images: Any, start: int, stop: int) -> Any:
 
 
 def report_captions(tokenizer: Any, max_length: int, captions: Sequence[str]) -> int:
-    """Count the captions that are truncated. Log a warning if there are any, or captions of unknown tokens.
-
-    Unknown is also a token that is a part of a character: where a tokenizer lacks a script, it spells its bytes.
-    """
+    """Count the captions that are truncated, and log a warning if there are any."""
     room = max_length - tokenizer.num_special_tokens_to_add()
-    n_cut = n_strange = 0
-    strange: dict[int, bool] = {}  # token id -> whether it is unknown
+    n_cut = 0
     for start in range(0, len(captions), TOKENIZED_AT_ONCE):
         some = list(captions[start : start + TOKENIZED_AT_ONCE])
-        for ids in tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"]:
-            n_cut += len(ids) > room
-            for one in ids:
-                if one not in strange:
-                    strange[one] = one == tokenizer.unk_token_id or "\ufffd" in tokenizer.decode([one])
-            n_strange += 2 * sum(strange[one] for one in ids) > len(ids)
+        n_cut += sum(len(ids) > room for ids in tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"])
     warn_of_cuts(n_cut, len(captions), max_length)
-    if n_strange:
-        logger.warning(
-            "More than half of the tokens of %s of %s captions are unknown to the model's tokenizer. Is it made "
-            "for their language?",
-            f"{n_strange:,}", f"{len(captions):,}",
-        )  # fmt: skip
     return n_cut
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from datasets import Dataset
 from transformers import ProcessorMixin
 
-from repair_hf.encoder.identity import check_retriever
+from repair_hf.encoder.embedder import check_retriever
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.ledger import Ledger

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from accelerate.utils import parse_flag_from_env
 from transformers import TrainingArguments
-from transformers.integrations import get_reporting_integration_callbacks
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from repair_hf.runtime.options import Bounded, UserError, changed, neutral_names
@@ -90,6 +89,8 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
 
     def _check_trackers(self) -> None:
         """Check that transformers knows the trackers, and that their packages are installed."""
+        from transformers.integrations import get_reporting_integration_callbacks  # here, because a help needs none
+
         for name in self.report_to:  # type: ignore[union-attr]  # transformers has made it a list
             try:
                 for callback in get_reporting_integration_callbacks([name]):  # type: ignore[no-untyped-call]
