@@ -28,7 +28,7 @@ test-oldest: .venv-oldest/ready  ## Run the tests with the oldest releases that 
 	.venv-oldest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-page: .venv-page/ready  ## Open every page in Chromium, drive the one of `repair-hf annotate` and test trackers; an environment of its own.
-	.venv-page/bin/python -m pytest -rs tests/analysis/people tests/runtime/test_trackers.py
+	.venv-page/bin/python -m pytest -rs tests/analysis/people tests/training/test_trackers.py
 
 crosscheck: .venv-crosscheck/ready  ## Hold our numbers and exports to CLIP_benchmark and open_clip; an environment of its own, of some GB.
 	.venv-crosscheck/bin/python -m pytest -rs -m 'not gpu' tests/crosscheck tests/benchmarks tests/encoder/test_sentence_encoder.py

@@ -29,10 +29,9 @@ from common import parser, print_table
 
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.ledger import Ledger
-from repair_hf.llm.limits import Limits
 from repair_hf.llm.loading import load_litellm
+from repair_hf.llm.options import RequestOptions
 from repair_hf.llm.prompts import SHIPPED
-from repair_hf.llm.sending import RequestOptions
 from repair_hf.synthesis.audit import Verdict
 from repair_hf.toyworld.server import ChatServer
 
@@ -89,7 +88,7 @@ async def _rounds(args) -> list[dict[str, Rate]]:
     with _server(args.latency) as base_url:
         for number in range(args.repeat + 1):
             with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "ledger.sqlite") as ledger:
-                options = RequestOptions(timeout=TIMEOUT, limits=Limits(args.concurrency))
+                options = RequestOptions(timeout=TIMEOUT, concurrency=args.concurrency)
                 chat = ChatModel(MODEL, ledger=ledger, base_url=base_url, options=options)
                 ways, rates = {"bare": _bare(base_url), "client": _client(chat)}, {}
                 for way in reversed(ways) if number % 2 else ways:

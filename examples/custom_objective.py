@@ -22,7 +22,7 @@ class EditMargin(PairObjective):
     margin = 2.0  # of logits
 
     def forward(self, matrix: Tensor, visible: Tensor, anchors: Tensor) -> dict[str, Tensor]:
-        terms = super().forward(matrix, visible, anchors)  # loss_global
+        terms = super().forward(matrix, visible, anchors)  # loss_global, loss_grid
         pairs = torch.arange(len(matrix), device=matrix.device)
         beside = (anchors != pairs) & visible[anchors, pairs] & visible[pairs, anchors]  # (P,): pairs of an edit
         wrong = torch.maximum(matrix[anchors, pairs], matrix[pairs, anchors])  # with the anchor's image or caption

@@ -56,12 +56,6 @@ def models(clip_folder):
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("path", STAGES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_recipe_parses(path, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert options_of(path)
-
-
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_the_stages_of_a_recipe_fit_together(folder):
     """One stage reads what another writes, all speak of the same data, and the README names each of them."""

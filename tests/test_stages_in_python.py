@@ -68,8 +68,6 @@ def test_from_failures_to_a_report(world, tmp_path):
     few = {"output": tmp_path / "few", "answers_from": [str(tmp_path / "records")], "limit": 1}
     assert len(synthesize(tmp_path / "failures", pairs, BASE, **few, **made)) <= 2
     assert all(use["calls"] == 0 for use in json.loads((tmp_path / "few" / "summary.json").read_text())["llm"])
-    with pytest.raises(UserError, match="`report_to` wandb is an option of the command alone"):
-        synthesize(tmp_path / "failures", pairs, BASE, output=tmp_path / "x", report_to="wandb", **made)
     config = RepairConfig(max_steps=2, per_device_train_batch_size=4, use_cpu=True)
     summary = train(BASE, pairs, tmp_path / "records", config, output=tmp_path / "tuned")
     assert summary["steps"] == 2 and summary["fill"]["edits_t2i"] > 0
@@ -85,10 +83,10 @@ def test_from_failures_to_a_report(world, tmp_path):
     assert len(sample.rows) == 4 and (tmp_path / "sheet.html").is_file()
     findings = analyze(tmp_path / "records", tmp_path / "report")
     assert (tmp_path / "report" / "report.html").is_file() and {"funnel", "costs"} <= {each.name for each in findings}
-    assert export_open_clip(BASE, tmp_path / "clip", dry_run=True)["parameters"] > 0
+    assert export_open_clip(BASE, tmp_path / "clip")["parameters"] > 0
     assert sum(export_triplets(tmp_path / "records", pairs, tmp_path / "triplets").values()) > 0
     assert sum(export_near_misses(tmp_path / "records", pairs, tmp_path / "test").values()) > 0
-    assert not (tmp_path / "clip").exists() and len(load_records(tmp_path / "records")) == len(records)
+    assert len(load_records(tmp_path / "records")) == len(records)
 
 
 def test_a_misspelt_option_is_named_with_the_right_one(world):

@@ -20,11 +20,11 @@ def figure(*words: object) -> int:
 
 
 @pytest.mark.parametrize("direction", ["t2i", "i2t"])
-def test_a_case(illustrated_folder, tmp_path, direction, capsys):
+def test_a_case(illustrated_folder, illustrated, tmp_path, direction):
     picture, drawing = tmp_path / "case.png", tmp_path / "case.svg"
-    assert figure("case", illustrated_folder, "--direction", direction, "--output", picture) == 0
+    assert figure("case", illustrated_folder, "--output", picture) == 0
     assert Image.open(picture).width == round(7 * DPI)  # both columns of a paper
-    name = capsys.readouterr().out.split("record ")[1].split()[0]
+    name = next(row["record_id"] for row in illustrated[1] if row["direction"] == direction)
     assert figure("case", illustrated_folder, "--record", name, "--output", drawing) == 0
     row = next(row for row in load_records(illustrated_folder) if row["record_id"] == name)
     letters = drawing.read_text()

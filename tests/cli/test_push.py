@@ -16,4 +16,3 @@ def test_a_dry_run_of_a_model_shows_files_bytes_and_card(clip_folder, capsys):
     assert main(["push", "model", str(clip_folder), "--repo", "me/clip", "--license", "mit", "--dry-run"]) == 0
     printed = capsys.readouterr().out
     assert "   model.safetensors" in printed and "\nlicense: mit\n" in printed
-    assert "next: repair-hf evaluate --model me/clip" in printed

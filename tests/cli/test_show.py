@@ -11,7 +11,6 @@ def test_show_draws_what_it_is_given(illustrated_folder, tmp_path, capsys):
     assert Image.open(picture).width > 1000
     shown = capsys.readouterr().out
     assert f"show   2 of 24 records   -> {picture}" in shown
-    assert "next: repair-hf train" in shown
 
 
 def test_a_page_in_the_folder_of_the_records_by_default(illustrated_folder, tmp_path, capsys):

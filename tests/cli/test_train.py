@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,6 @@ from repair_hf.cli.main import main
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.training.checkpoints import SEAL
-from repair_hf.training.options import Hyperparameters, TrainOptions
 
 
 @pytest.fixture
@@ -41,7 +39,7 @@ def test_trains_once_and_says_what_comes_next(flags, tmp_path, capsys):
     printed = capsys.readouterr().out
     found = summary(tmp_path / "out")
     assert found["steps"] == 4 and found["fill"]["anchors"] == 24
-    assert "loss    batch: it compares all pairs of a batch\n" in printed and "grid" not in printed
+    assert "loss    both: it compares all pairs of a batch; and, with weight 1, each" in printed
     beside = f"{found['fill']['beside_i2t']} I2T, {found['fill']['beside_t2i']} T2I"
     assert f"pairs   24 captions with their images; with an edit beside them: {beside}\n" in printed
     used, longer = found["samples_encoded"], found["longer_run"]
@@ -53,7 +51,7 @@ def test_trains_once_and_says_what_comes_next(flags, tmp_path, capsys):
     assert main(flags) == 0  # nothing is trained again
     assert (weights.stat().st_mtime_ns, capsys.readouterr().out) == (before, printed)
     assert main([*flags, "--grid-weight", "2"]) == 2
-    assert "finished result with other options: grid_weight (0.5 -> 2.0)" in capsys.readouterr().err
+    assert "finished result with other options: grid_weight (1.0 -> 2.0)" in capsys.readouterr().err
     assert AutoModel.from_pretrained(tmp_path / "out").config.model_type == "clip"
 
 
@@ -76,7 +74,7 @@ def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, caps
     caplog.clear()
     for more in ([], ["--dry-run"]):
         assert main([*going_on, *other, *more]) == 2
-        assert "is of another run: grid_weight (0.5 -> 2.0)" in capsys.readouterr().err
+        assert "is of another run: grid_weight (1.0 -> 2.0)" in capsys.readouterr().err
     assert "other options" not in caplog.text
     faster = ["--chunk-size", "2", "--dataloader-num-workers", "1", "--logging-steps", "2"]  # learns the same
     assert main([*going_on, *faster]) == 0
@@ -86,7 +84,7 @@ def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, caps
         shutil.rmtree(checkpoint)
     assert main([*flags, *other]) == 0  # nothing is there to go on from
     (line,) = [line for line in caplog.messages if "was started with other options" in line]
-    assert "grid_weight (0.5 -> 2.0)" in line and "save_s" in line
+    assert "grid_weight (1.0 -> 2.0)" in line and "save_s" in line
     assert yaml.safe_load((tmp_path / "out" / "config.yaml").read_text())["grid_weight"] == 2
 
 
@@ -155,19 +153,7 @@ def test_paper_is_the_same_run_as_its_two_choices(flags, tmp_path, capsys):
     assert main([*short, "--fill", "paper", "--loss", "grid"]) == 0  # nothing is trained again
     assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns == weights
     assert main(short) == 2
-    assert "finished result with other options: fill (paper -> edits), loss (grid -> batch)" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", TrainOptions._removed)
-def test_an_option_that_left_is_one_line_with_what_to_use(name, flags, tmp_path, capsys):
-    recipe = tmp_path / "train.yaml"
-    recipe.write_text(f"{name}: x\n")
-    instead = TrainOptions._removed[name]
-    assert {*re.findall(r"`(\w+)`", instead)} <= {each.name for each in fields(Hyperparameters)}
-    for words in ([f"--{name.replace('_', '-')}", "x"], ["--config", str(recipe)]):
-        assert main([*flags, *words]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert f"`{name}` was removed: {instead}" in line and not (tmp_path / "out").exists()
+    assert "finished result with other options: fill (paper -> edits), loss (grid -> both)" in capsys.readouterr().err
 
 
 def test_declared_near_duplicates_are_masked(clip_folder, tmp_path, capsys):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from repair_hf.evaluation.cases import Cases, first_is_right
+from repair_hf.evaluation.cases import Case, Cases, first_is_right
 from repair_hf.evaluation.judging import compositional_metrics, evaluate_compositional
 from repair_hf.evaluation.retrieval import evaluate_retrieval
 from repair_hf.evaluation.sugarcrepe import _metrics
@@ -91,18 +91,8 @@ def test_caption_choice_is_clip_benchmarks_but_for_ties():
     texts[[2 * case + 1 for case in tied]] = texts[[2 * case for case in tied]]
     batches = [(torch.from_numpy(images[:, :, None, None]), [[2 * case, 2 * case + 1] for case in range(50)])]
     theirs = image_caption_selection.evaluate(Given(texts), batches, torch.tensor, "cpu", amp=False)
-    cases = Cases(
-        "sugarcrepe",
-        images,
-        [str(number) for number in range(100)],
-        np.arange(50)[:, None],
-        np.arange(100).reshape(50, 2),
-        [f"swap_obj/{case}" for case in range(50)],
-        [str(case) for case in range(50)],
-        ["swap_obj"] * 50,
-        first_is_right,
-        _metrics(["swap_obj"]),
-    )
+    each = [Case(f"{k}", "swap_obj", (k,), (str(2 * k), str(2 * k + 1)), str(k)) for k in range(50)]
+    cases = Cases("sugarcrepe", each, images, first_is_right, _metrics(["swap_obj"]))
     ours = compositional_metrics(evaluate_compositional(Given(texts), [cases], "given"), [cases])
     assert ours["sugarcrepe_n_ties"] == 3
     assert ours["sugarcrepe_swap_obj"] + 3 / 50 == pytest.approx(theirs["text_acc"], abs=1e-6)

@@ -9,7 +9,6 @@ import PIL.JpegImagePlugin
 import pytest
 import torch
 from datasets import Dataset
-from pictures import pictures
 from transformers import AutoConfig, AutoProcessor, Siglip2ImageProcessorPil
 
 from repair_hf.encoder.pixel_store import PixelStore
@@ -116,11 +115,6 @@ def test_refuses_a_processor_without_one_size(clip_folder):
         Preprocessor(processor, config)
 
 
-def test_refuses_what_is_no_processor(tmp_path):
-    with pytest.raises(UserError, match="cannot be loaded"):
-        Preprocessor.from_pretrained(tmp_path / "nothing")
-
-
 def test_store_holds_the_pixels_is_made_once_and_pickles_without_them(preprocessor, pairs_folder, tmp_path):
     images = load_pairs(pairs_folder, split="all").images
     store = PixelStore(images, "image", preprocessor, tmp_path)
@@ -154,20 +148,3 @@ def test_store_says_which_images_cannot_be_decoded(preprocessor, pairs_folder, t
     with pytest.raises(UserError, match="images 0 to 7 cannot be decoded"):
         PixelStore(pairs.images, "image", preprocessor, tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
-
-
-def test_batches_keep_the_order(preprocessor):
-    pixels = torch.arange(50, dtype=torch.uint8)[:, None, None, None].expand(50, 3, 2, 2)
-    found = list(preprocessor.batches(pixels, 3))
-    assert [len(batch) for batch in found] == [3] * 16 + [2]
-    assert torch.cat(found).equal(pixels)
-
-
-def test_captions_of_unknown_tokens_are_reported(folder, caplog):
-    """Of Japanese, one tokenizer spells the bytes and the other knows no word."""
-    preprocessor = Preprocessor.from_pretrained(folder)
-    preprocessor.report_captions(["a red circle", "赤い丸", "a red circle 丸"[:12], "青い 四角 a"])
-    assert "More than half of the tokens of 2 of 4 captions are unknown to the model's tokenizer" in caplog.text
-    caplog.clear()
-    preprocessor.report_captions([text for _, texts in pictures() for text in texts])
-    assert "unknown" not in caplog.text

@@ -103,6 +103,6 @@ def test_only_a_test_split_has_the_authors_name(pairs, benchmark, split, name):
 
 def test_a_missing_model_is_named_with_its_remedy(pairs):
     options = CompositionalOptions(compositional=["order=en_core_web_xxl"])
-    message = "`en_core_web_xxl` cannot be loaded .* python -m spacy download en_core_web_xxl"
+    message = "`en_core_web_xxl` cannot be loaded .* python -m spacy download en_core_web_sm"
     with pytest.raises(UserError, match=message):
         load_benchmarks(options, pairs, PairsOptions(pairs="x"))

@@ -9,7 +9,7 @@ from benchmark_files import COLORS, color_of
 
 from repair_hf.evaluation import judging, sugarcrepe
 from repair_hf.evaluation.compositional import CompositionalOptions, load_benchmarks
-from repair_hf.runtime.options import PairsOptions, UserError
+from repair_hf.runtime.options import PairsOptions
 
 
 @pytest.fixture
@@ -57,19 +57,3 @@ def test_sugarcrepe_pp_end_to_end(cases, encoder):
     one = rows[(rows["measure"] == "tot") & (rows["case_id"] == "replace_rel/3")]["margin"].item()
     a, b, wrong = encoder.embed_texts(["replace_rel 3", "3 replace_rel", "no replace_rel 3"])
     assert one == pytest.approx(a @ b - max(a @ wrong, b @ wrong), abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "lacks add_att.json, add_obj.json"),
-        ("{}", "has 0 cases; the benchmark's has 692"),
-        ("null", "add_att.json must hold cases, by number or in a list, got None"),
-        (json.dumps([{"filename": "x.png"}] * 692), "add_att.json, case 0: needs the texts filename, caption"),
-    ],
-)
-def test_other_files_than_the_benchmarks_raise(content, message, tmp_path):
-    for name in sugarcrepe.SUGARCREPE if content is not None else ():
-        (tmp_path / f"{name}.json").write_text(content)
-    with pytest.raises(UserError, match=message):
-        sugarcrepe.load_sugarcrepe(tmp_path, [])

@@ -67,7 +67,7 @@ def test_repair_is_compared_with_the_models_before_it_without_records(trained):
     repaired, again = trained("repaired", "train", records="r"), trained("again", "train", records=["r", "s"])
     models = dict(base="a/base", early=repaired, plain=plain, longer=longer, repaired=repaired, again=again)
     assert plain_before(models) == {"early": [], "repaired": ["plain", "longer"], "again": ["plain", "longer"]}
-    assert [one.folder.name for one in find_trainings(f"{plain}/checkpoint-7")] == ["plain"]
+    assert [folder.name for folder in find_trainings(f"{plain}/checkpoint-7")] == ["plain"]
 
 
 def test_the_command_refuses_records_that_a_model_was_trained_on(

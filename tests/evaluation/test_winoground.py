@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from benchmark_files import WINO, color_of, with_images
 from datasets import Dataset, DatasetDict
-from hub_server import Client, Hub
 
 from repair_hf.evaluation import winoground
-from repair_hf.evaluation.hub import load_test_rows
+from repair_hf.evaluation.pictures import load_test_rows
 from repair_hf.runtime.options import UserError
 
 
@@ -43,20 +42,6 @@ def test_from_its_folder(photographs, tmp_path):
         winoground.load_winoground(str(tmp_path), [photographs])
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"id": 0, "image_0": "red"}', "line 1 needs the texts image_0, image_1, caption_0, caption_1, got {"),
-        ("[]", r"line 1 needs the texts .* got \[\]"),
-        ("\n{not json", "line 2 is not JSON"),
-    ],
-)
-def test_lines_that_are_no_cases_raise(text, message, tmp_path):
-    (tmp_path / "examples.jsonl").write_text(text)
-    with pytest.raises(UserError, match=message):
-        winoground.load_winoground(str(tmp_path), [])
-
-
 @pytest.mark.parametrize("form", ["parquet", "saved", "saved with splits"])
 def test_as_a_dataset(dataset, tmp_path, form, monkeypatch):
     folder = str(tmp_path / "dataset")
@@ -81,19 +66,3 @@ def test_a_dataset_must_have_a_test_split_and_its_columns(dataset, tmp_path):
         winoground.load_winoground(str(tmp_path / "less"), [])
     with pytest.raises(UserError, match="`facebook/winoground` cannot be loaded as a dataset.*hf auth login"):
         winoground.load_winoground("facebook/winoground", [])
-
-
-@pytest.mark.slow
-def test_from_a_hub_by_its_id(dataset, pairs_folder, clip_folder, tmp_path):
-    dataset.save_to_disk(str(tmp_path / "dataset"))
-    words = f"evaluate --pairs {pairs_folder} --split all --model {clip_folder} --resamples 5"
-    with Hub({"hf_goodgoodgoodgoodgood": "me"}) as hub:
-        client = Client(hub, tmp_path / "home", "hf_goodgoodgoodgoodgood")
-        push = f"DatasetDict(test=load_from_disk({str(tmp_path / 'dataset')!r})).push_to_hub('me/winoground')"
-        client.run(f"from datasets import DatasetDict, load_from_disk\n{push}")
-        wanted = ["--compositional", "winoground=me/winoground", "--compositional-subset"]
-        code, out, err = client.main(*words.split(), "--output", str(tmp_path / "out"), *wanted)
-        client.close()
-    assert code == 0, err
-    found = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    assert found["winoground_subset_n_cases"] == 2 and "winoground subset group" in out

@@ -86,7 +86,7 @@ def encoder(device, pairs) -> DualEncoder:
 def fit(device, encoder, pairs, records, tmp_path_factory):
     """Train a copy of the retriever on edits, without dropout and in the same order each time."""
     plain: dict[str, Any] = dict(per_device_train_batch_size=16, learning_rate=1e-4, warmup_steps=2, max_steps=20)
-    plain |= dict(logging_steps=1, use_cpu=device == "cpu", report_to="none", loss="both")
+    plain |= dict(logging_steps=1, use_cpu=device == "cpu", report_to="none")
 
     def run(model: DualEncoder = encoder, checkpoint: str | None = None, **named: Any) -> Run:
         folder = tmp_path_factory.mktemp("run")

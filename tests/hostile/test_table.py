@@ -30,9 +30,10 @@ READ_RECORDS = {
     "figure": "figure case {records} --output {out}/case.svg",
     "push": "push records {records} --repo me/x --dry-run",
 }
-READ_MODEL = STAGES | {"export": "export {clip} --output {out}", "figure": (
-    "figure margin {records} --before {clip} --after {clip} --output {out}/margin.svg"
-)}  # fmt: skip
+READ_MODEL = STAGES | {
+    "export": "export {clip} --output {out}",
+    "figure": "figure margin {records} --before {clip} --after {clip} --output {out}/margin.svg",
+}
 RESUME = STAGES["train"].replace("{out}", "{trained}") + " --max-steps 2 --save-strategy steps --save-steps 1"
 FROM = STAGES["train"] + " --resume-from-checkpoint {trained}/checkpoint-2"
 PUSH_MODEL = {"push": "push model {trained} --repo me/x --dry-run"}

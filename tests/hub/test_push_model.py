@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 
-import pytest
-
 from repair_hf.hub.files import pack_model
-from repair_hf.runtime.options import UserError
 
 
 def test_trains_from_the_hub_alone_and_pushes_what_it_trained(
@@ -32,11 +29,13 @@ Dataset.from_dict(rows, features=features).push_to_hub("me/photos")
     words = f"train --pairs me/photos --split all --model me/clip --use-cpu --output {tmp_path / 'out'}"
     words += " --records me/photos-repair --records-revision round-1"
     words += " --per-device-train-batch-size 4 --max-steps 2"
-    words += " --push-to-hub --hub-model-id me/clip-repair --hub-private-repo true"
-    hub.requests.clear()
-    code, printed, error = client.main(*words.split())
+    code, _, error = client.main(*words.split())
     assert code == 0, error
-    assert "push    revision" in printed and f"-> {hub.url}/me/clip-repair" in printed
+    hub.requests.clear()
+    push_words = ["push", "model", tmp_path / "out", "--repo", "me/clip-repair", "--private"]
+    code, printed, error = client.main(*push_words)
+    assert code == 0, error
+    assert ", revision " in printed and f"-> {hub.url}/me/clip-repair" in printed
     assert hub.count("POST /api/models/me/clip-repair/commit") == 1
     sent = hub.files("model", "me/clip-repair")
     assert hub.repos["model", "me/clip-repair"].private
@@ -44,9 +43,7 @@ Dataset.from_dict(rows, features=features).push_to_hub("me/photos")
     assert sent["model.safetensors"] == (tmp_path / "out" / "model.safetensors").read_bytes()
     card = sent["README.md"].decode()
     assert "base_model: me/clip" in card and "- me/photos-repair" in card and str(tmp_path) not in card
-    assert client.main("push", "model", tmp_path / "out", "--repo", "me/clip-repair", "--license", "mit")[0] == 0
-    code, printed, _ = client.main(*words.split())  # nothing is trained and nothing sent, so that the license stays
-    assert code == 0 and "already in me/clip-repair" in printed
+    assert client.main(*push_words, "--license", "mit")[0] == 0
     assert hub.count("POST /api/models/me/clip-repair/commit") == 2
     assert "license: mit" in hub.files("model", "me/clip-repair")["README.md"].decode()
     words = "evaluate --pairs me/photos --split all --model me/clip-repair --output"
@@ -63,34 +60,16 @@ result = [DualEncoder.from_pretrained(f).digest for f in ("me/clip-repair", {str
     assert json.loads((tmp_path / "measured" / "metrics.json").read_text())["n_images"] == 12
 
 
-def test_what_a_train_run_may_not_do_is_known_before_it_trains(client, pairs_folder, clip_folder, tmp_path):
-    words = f"train --pairs {pairs_folder} --split all --model {clip_folder} --use-cpu --push-to-hub"
-    words += " --per-device-train-batch-size 4"
-    words += f" --output {tmp_path / 'out'}"
-    code, _, error = client.main(*words.split(), "--hub-model-id", "you/clip")
-    assert code == 2 and "may not write to you/clip" in error and not (tmp_path / "out").exists()
-    code, _, error = client.main(*words.split(), "--hub-strategy", "every_save")
-    assert code == 2 and "unknown flags ['--hub-strategy']" in error
-
-
-def test_the_push_of_transformers_is_refused(clip, clip_processor, pairs_folder, tmp_path):
-    """It would send `training_args.bin`, a pickle."""
-    from repair_hf import RepairConfig, RepairTrainer, load_pairs
-
-    config = RepairConfig(output_dir=str(tmp_path), push_to_hub=True, use_cpu=True)
-    with pytest.raises(UserError, match=r"call `trainer.push_to_hub\(\)` after the training"):
-        RepairTrainer(clip, config, load_pairs(pairs_folder), None, clip_processor)
-
-
 def test_an_adapter_is_pushed_alone_or_with_a_base_that_is_not_on_the_hub(
     hub, client, clip_folder, pairs_folder, tmp_path, caplog
 ):
     assert client.main("push", "model", shutil.copytree(clip_folder, tmp_path / "clip"), "--repo", "me/clip")[0] == 0
     words = f"train --pairs {pairs_folder} --split all --use-cpu --per-device-train-batch-size 4 --max-steps 2"
-    words += " --lora-rank 2 --push-to-hub --hub-model-id me/clip-lora"
+    words += " --lora-rank 2"
     out = tmp_path / "out"
     code, _, error = client.main(*words.split(), "--model", "me/clip", "--model-revision", "main", "--output", out)
     assert code == 0, error
+    assert client.main("push", "model", out, "--repo", "me/clip-lora")[0] == 0
     sent = hub.files("model", "me/clip-lora")
     assert "model.safetensors" not in sent
     assert sent["adapter_model.safetensors"] == (out / "adapter_model.safetensors").read_bytes()
@@ -109,6 +88,7 @@ result = [DualEncoder.from_pretrained(f).digest for f in ("me/clip-lora", {str(o
     local = [*words.split(), "--model", tmp_path / "clip", "--output", tmp_path / "local"]
     code, _, error = client.main(*local)
     assert code == 0, error
+    assert client.main("push", "model", tmp_path / "local", "--repo", "me/clip-lora")[0] == 0
     sent = hub.files("model", "me/clip-lora")
     assert {"model.safetensors", "config.json"} <= sent.keys() and not any("adapter" in name for name in sent)
     assert "library_name: transformers" in sent["README.md"].decode()

@@ -7,7 +7,7 @@ from ledgers import ledger_in
 from provider_server import KEY, KEYS, MODELS, ProviderServer, Script
 
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.sending import RequestOptions
+from repair_hf.llm.options import RequestOptions
 from tests.llm.asking import QUESTION, QUICK, Verdict
 
 
@@ -29,10 +29,10 @@ def with_chat(provider_and_loop, tmp_path):
     """Runs a coroutine function of a client, which has the test's ledger; the server answers by the script."""
     server, runner = provider_and_loop
 
-    def run(script, work, model=None, *, shape="openai", max_usd=None, max_calls=None, **options):
+    def run(script, work, model=None, *, shape="openai", max_usd=None, max_calls=None, retries=QUICK, **options):
         async def main():
             with ledger_in(tmp_path, max_usd, max_calls) as ledger:
-                how = {"options": RequestOptions(**{"retries": QUICK} | options), "base_url": server.base_url(shape)}
+                how = {"options": RequestOptions(**options), "retries": retries, "base_url": server.base_url(shape)}
                 return await work(ChatModel(model or MODELS[shape], ledger=ledger, **how))
 
         server.answer = script

@@ -10,8 +10,8 @@ from ledgers import ledger_in
 
 from repair_hf.llm.errors import RejectedRequest
 from repair_hf.llm.ledger import Ceilings, Reply, Topic
-from repair_hf.llm.limits import Limits
-from repair_hf.llm.sending import RequestOptions, Retries, Sender
+from repair_hf.llm.options import RequestOptions
+from repair_hf.llm.sending import Retries, Sender
 
 MODEL = "openai/gpt-4o-mini"
 TOPIC = Topic("audit", "i2t", MODEL)
@@ -93,8 +93,8 @@ class Process:
     def __init__(self, folder: Path, ceilings: Ceilings) -> None:
         self.ledger = ledger_in(folder, *ceilings)
         retries = Retries(attempts=2, first_wait=0.0, longest_wait=0.0)
-        options = RequestOptions(limits=Limits(4), retries=retries, max_error_rate=1.0)
-        self.sender = Sender(MODEL, self.ledger, options)
+        options = RequestOptions(concurrency=4, max_error_rate=1.0)
+        self.sender = Sender(MODEL, self.ledger, options, retries)
         self.tasks: list[asyncio.Task] = []
 
     def ask(self, loop: asyncio.AbstractEventLoop, server: Server, key: str) -> asyncio.Task:

@@ -11,7 +11,6 @@ import pytest
 from provider_server import KEY, Script, Wire, error, said
 
 from repair_hf.llm.client import AnswerError, ProviderError, RefusedAnswer, UnparsedAnswer
-from repair_hf.llm.limits import Limits
 from repair_hf.llm.provider import THINKING_TOKENS
 from tests.llm.asking import GOOD, PRICED, QUESTION, Verdict, texts
 
@@ -50,7 +49,7 @@ def test_an_unknown_model_is_asked_for_form_and_again_only_if_it_takes_it(with_c
         return await ask(texts(0, 1)[0]), *await asyncio.gather(*map(ask, texts(1, 8)))
 
     forms: list[bool] = []
-    assert all(verdict.valid for verdict in with_chat(answer, work, limits=Limits(8)))
+    assert all(verdict.valid for verdict in with_chat(answer, work, concurrency=8))
     assert forms == ([True] * 8 if status == 200 else [True] + [False] * 8)
 
 
@@ -145,11 +144,11 @@ def test_a_provider_that_rejects_everything_for_a_while_loses_nothing(with_chat)
 
     came: list[object] = []
     limit = 10_000
-    said = with_chat(answer, work, limits=Limits(4))
+    said = with_chat(answer, work, concurrency=4)
     stop = next(each for each in said if type(each) is ProviderError)
     assert "requests in a row, at last with" in str(stop) and "API key expired" in str(stop)
     limit = 0
-    assert with_chat(answer, work, limits=Limits(4)) == ["yes"] * 200
+    assert with_chat(answer, work, concurrency=4) == ["yes"] * 200
 
 
 # What is paid
@@ -226,4 +225,4 @@ def test_drain_keeps_what_is_being_paid_and_gives_up_the_rest(with_chat, text, q
         await asyncio.wait(tasks)  # nothing may be sent any more
         return kept
 
-    assert with_chat(script, work, PRICED, limits=Limits(2)) == len(script.bodies) == min(questions, at_once)
+    assert with_chat(script, work, PRICED, concurrency=2) == len(script.bodies) == min(questions, at_once)

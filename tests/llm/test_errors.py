@@ -8,7 +8,8 @@ from fake_clock import FakeClock
 from repair_hf.llm import limits, sending
 from repair_hf.llm.errors import FailedRequest, PassingError, ProviderError
 from repair_hf.llm.ledger import Ledger, Reply, Topic
-from repair_hf.llm.sending import RequestOptions, Retries, Sender
+from repair_hf.llm.options import RequestOptions
+from repair_hf.llm.sending import Retries, Sender
 
 REPLY = Reply("text", "stop", 1, 1, None, "m")
 
@@ -26,7 +27,7 @@ def ask(clock, *outcomes, questions=1, **retries):
 
     async def work() -> list:
         with Ledger() as ledger:
-            sender = Sender("m", ledger, RequestOptions(retries=Retries(**retries), max_error_rate=1.0))
+            sender = Sender("m", ledger, RequestOptions(max_error_rate=1.0), Retries(**retries))
             asked = (question(sender, f"key {number}") for number in range(questions))
             return await asyncio.gather(*asked, return_exceptions=True)
 

@@ -9,7 +9,6 @@ from provider_server import KEYS, MODELS, ProviderServer, Script, Wire
 
 from repair_hf.llm.client import ChatModel, ProviderError, RefusedAnswer, UnparsedAnswer
 from repair_hf.llm.provider import LiteLLM
-from repair_hf.llm.sending import RequestOptions
 from tests.llm.asking import GOOD, QUESTION, QUICK, Verdict
 
 both_shapes = pytest.mark.parametrize("shape", ["openai", "gemini"])
@@ -110,7 +109,7 @@ def test_a_connection_that_the_server_has_closed_meanwhile_is_opened_anew(shape,
 
     async def main(base_url: str):
         with ledger_in(tmp_path) as ledger:
-            chat = ChatModel(MODELS[shape], ledger=ledger, base_url=base_url, options=RequestOptions(retries=QUICK))
+            chat = ChatModel(MODELS[shape], ledger=ledger, base_url=base_url, retries=QUICK)
             for sample in range(2):
                 await chat.ask(QUESTION, stage="audit", direction="i2t", schema=Verdict, sample=sample)
                 assert server.hangups.acquire(timeout=60)  # blocks the loop: the client cannot see the hang-up

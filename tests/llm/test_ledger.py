@@ -12,11 +12,13 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 from ledgers import ledger_in
 
+from repair_hf.llm import ledger
 from repair_hf.llm.batches import Batches
 from repair_hf.llm.errors import FailedRequest, PassingError, ProviderError, RejectedRequest
 from repair_hf.llm.ledger import BudgetSpent, Ceilings, Reply
@@ -38,7 +40,8 @@ class Machine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(dir=MEMORY))
         self.loop, self.server = asyncio.new_event_loop(), Server(Ceilings(3.0, None))
         self.alive: list[Process] = []
-        self.most = 3.0
+        self.most, self.patch = 3.0, pytest.MonkeyPatch()
+        self.patch.setattr(ledger, "POLL", 0.0)  # what happens does not depend on the speed of the machine
         return self.start()
 
     @precondition(lambda self: len(self.alive) < 3)
@@ -62,10 +65,10 @@ class Machine(RuleBasedStateMachine):
             self.server.ceilings, self.most = Ceilings(*ceilings), max(self.most, ceilings[0])
             for each in self.alive:
                 each.ledger.ceilings = self.server.ceilings
-        ledger, (max_usd, max_calls) = process.ledger, self.server.ceilings
-        dollars, calls = ledger.total
+        max_usd, max_calls = self.server.ceilings
+        dollars, calls = process.ledger.total
         is_allowed = dollars + WORST <= max_usd and (max_calls is None or calls < max_calls)
-        is_quiet = self._is_quiet() and ledger.find(keys[0]) is None
+        is_quiet = self._is_quiet() and process.ledger.find(keys[0]) is None
         process.ask(self.loop, self.server, keys[0])
         self._turn()
         if is_quiet:
@@ -141,13 +144,13 @@ class Machine(RuleBasedStateMachine):
         """Another folder asks nothing that was answered here, and pays nothing for it."""
         with (
             tempfile.TemporaryDirectory(dir=MEMORY) as other,
-            ledger_in(Path(other)) as ledger,
+            ledger_in(Path(other)) as another,
             ledger_in(self.folder) as own,
         ):
-            take_over(ledger.database, ".", self.folder)
+            take_over(another.database, ".", self.folder)
             answered = {key for key in QUESTIONS if (call := own.find(key)) and call.state == "answered"}
-            assert ledger.total == (0.0, 0)
-            assert {key for key in QUESTIONS if (call := ledger.find(key)) and call.reply} >= answered
+            assert another.total == (0.0, 0)
+            assert {key for key in QUESTIONS if (call := another.find(key)) and call.reply} >= answered
 
     @invariant()
     def ceilings_hold(self) -> None:
@@ -163,10 +166,10 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def the_sums_are_those_of_the_rows(self) -> None:
         if getattr(self, "alive", None):
-            ledger = self.alive[0].ledger
+            own = self.alive[0].ledger
             wanted = "SELECT TOTAL(COALESCE(dollars, worst)), COALESCE(SUM(calls), 0) FROM call"
-            assert ledger.total == ledger.database.execute(wanted).fetchone()  # exact: all are quarters
-            lost = ledger.database.execute("SELECT COUNT(*) FROM call WHERE state = 'lost'").fetchone()[0]
+            assert own.total == own.database.execute(wanted).fetchone()  # exact: all are quarters
+            lost = own.database.execute("SELECT COUNT(*) FROM call WHERE state = 'lost'").fetchone()[0]
             assert lost <= self.server.unclear
 
     def teardown(self) -> None:
@@ -190,6 +193,7 @@ class Machine(RuleBasedStateMachine):
             accepted = self.server.rejected.get(key, [0])  # final if others were accepted between two rejections
             assert call.state == "answered" or (call.state == "rejected" and accepted[0] < accepted[-1]), (key, call)
         process.ledger.close()
+        self.patch.undo()
         self.loop.close()
         shutil.rmtree(self.folder)
 

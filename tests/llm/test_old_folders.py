@@ -20,7 +20,7 @@ from repair_hf.llm.client import ChatModel, Deferred, RefusedAnswer
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.ledger import Ledger
 from repair_hf.llm.ledger_file import take_over
-from repair_hf.llm.sending import RequestOptions, Retries
+from repair_hf.llm.sending import Retries
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
 from tests.llm.asking import PRICED, Verdict
@@ -70,8 +70,8 @@ def test_answers_are_found_and_counted_and_a_new_question_is_asked(folder):
 
 def test_images_are_found(folder, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    options = RequestOptions(retries=Retries(attempts=1))
-    editor = HostedEditor("openai/gpt-image-1", base_url="http://127.0.0.1:9", size=64, options=options)
+    how = {"base_url": "http://127.0.0.1:9", "retries": Retries(attempts=1)}
+    editor = HostedEditor("openai/gpt-image-1", size=64, **how)
 
     async def work(ledger: Ledger) -> list[Path | None]:
         images = Candidates(editor, sources_of(folder / "source.png"), ledger, count=3, seed=0)

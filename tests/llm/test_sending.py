@@ -13,7 +13,6 @@ from repair_hf.llm.answers import FailedAnswer, RejectedAnswer
 from repair_hf.llm.client import ChatModel, ProviderError
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.ledger import BudgetSpent
-from repair_hf.llm.limits import Limits
 from repair_hf.llm.sending import Retries
 from repair_hf.records.columns import REASONS
 from repair_hf.runtime.options import UserError
@@ -85,20 +84,20 @@ def of_type(outcomes: list, kind: type) -> list:
 
 def test_a_server_that_serves_few_at_once_gets_few_at_once(crowd):
     server = Counted(lambda server: BUSY if server.here > 4 else good(server), seconds=0.05, meeting=5)
-    outcomes = crowd(server, 60, limits=Limits(32), max_error_rate=0.2)
+    outcomes = crowd(server, 60, concurrency=32, max_error_rate=0.2)
     assert outcomes == ["yes"] * 60
     assert 4 < server.most <= 32 and server.came < 160  # asking all the while would take many more
 
 
 def test_attempts_count_as_requests(crowd):
     server, start = Counted(lambda server: BROKEN if server.came % 2 else good(server)), time.monotonic()
-    crowd(server, 5, limits=Limits(1, requests_per_minute=600))
+    crowd(server, 5, concurrency=1, requests_per_minute=600)
     assert server.came == 10 and time.monotonic() - start > 0.4
 
 
 def test_circuit_stops_a_run_whose_requests_fail(crowd):
     server = Counted(lambda server: BROKEN)
-    outcomes = crowd(server, 100, limits=Limits(16), retries=Retries(attempts=100, first_wait=0.01))
+    outcomes = crowd(server, 100, concurrency=16, retries=Retries(attempts=100, first_wait=0.01))
     stops = of_type(outcomes, RunStopped)
     allowed = r"requests failed or brought unusable answers, more than --max-error-rate 0.5 allows; the last one: boom"
     assert re.search(rf"\d+ of the last \d+ {allowed}.*same command", str(stops[0]))
@@ -107,7 +106,7 @@ def test_circuit_stops_a_run_whose_requests_fail(crowd):
 def test_a_run_of_which_a_third_was_rejected_can_be_resumed(crowd, tmp_path):
     rejected = Wire(400, error("openai", 400, "too large"))
     server = Counted(lambda server: rejected if server.came % 3 == 0 else good(server), seconds=0)
-    first = crowd(server, 1) + crowd(server, 179, first=1, limits=Limits(4))
+    first = crowd(server, 1) + crowd(server, 179, first=1, concurrency=4)
     assert len(of_type(first, RejectedAnswer)) == 60 and first.count("yes") == 120
     server.answer = good  # what was rejected once may be accepted later
     assert crowd(server, 180, max_calls=181) == ["yes"] * 180 and server.came == 240
@@ -116,9 +115,9 @@ def test_a_run_of_which_a_third_was_rejected_can_be_resumed(crowd, tmp_path):
 
 
 def test_circuit_stops_a_run_whose_answers_are_of_no_use_and_the_next_run_asks_again(crowd):
-    outcomes = crowd(Counted(lambda server: ""), 100, limits=Limits(4))
+    outcomes = crowd(Counted(lambda server: ""), 100, concurrency=4)
     assert "unusable answers" in str(of_type(outcomes, RunStopped)[0])
-    assert crowd(Counted(good), 100, limits=Limits(4)) == ["yes"] * 100
+    assert crowd(Counted(good), 100, concurrency=4) == ["yes"] * 100
 
 
 def test_max_calls_holds_for_the_folder(crowd):
@@ -132,17 +131,17 @@ def test_max_calls_holds_for_the_folder(crowd):
 
 def test_max_usd_holds_for_the_folder(crowd):
     server = Counted(good, meeting=2)
-    outcomes = crowd(server, 60, limits=Limits(16), max_usd=20.9 * BILL)
+    outcomes = crowd(server, 60, concurrency=16, max_usd=20.9 * BILL)
     assert 18 <= server.came <= 20 and len(of_type(outcomes, BudgetSpent)) == 60 - server.came
     assert server.most > 1  # only the first went alone
-    crowd(server, 60, limits=Limits(16), max_usd=30.9 * BILL)
+    crowd(server, 60, concurrency=16, max_usd=30.9 * BILL)
     assert 28 <= server.came <= 30
 
 
 def test_max_usd_holds_though_the_first_guess_is_far_off(crowd):
     dear = billed(prompt_tokens=50_000)  # as gpt-4o-mini bills pictures, 33 times as much as others
     server, bill = Counted(lambda server: dear), 50_000 * IN + 100 * OUT
-    crowd(server, 40, limits=Limits(16), max_usd=10.5 * bill)
+    crowd(server, 40, concurrency=16, max_usd=10.5 * bill)
     assert server.came == 10
 
 
@@ -156,8 +155,8 @@ MOST = 1000 * IN + 200 * OUT  # that a request may cost, once a bill has shown h
 
 def test_answers_that_are_lost_on_their_way_count(crowd, tmp_path):
     server = Counted(every_second)
-    assert crowd(server, 12, limits=Limits(1), max_calls=12).count("yes") == 6 and server.came == 12
-    crowd(server, 12, limits=Limits(1), max_calls=12)
+    assert crowd(server, 12, concurrency=1, max_calls=12).count("yes") == 6 and server.came == 12
+    crowd(server, 12, concurrency=1, max_calls=12)
     assert server.came == 12  # the next run knows
     with ledger_in(tmp_path) as ledger:
         dollars, calls = ledger.total
@@ -198,11 +197,11 @@ def test_an_answer_that_a_stopping_run_does_not_wait_for_counts(with_chat, tmp_p
 
 def test_a_request_that_always_fails_costs_its_row_alone(crowd):
     server = Counted(failing)
-    outcomes = crowd(server, 40, limits=Limits(4), retries=QUICK)
+    outcomes = crowd(server, 40, concurrency=4, retries=QUICK)
     (fault,) = of_type(outcomes, FailedAnswer)
     assert outcomes.index(fault) == 3 and outcomes.count("yes") == 39 and server.came == 39 + 3
     assert fault.drop_reason in REASONS and str(fault) == f"{MODEL} failed 3 times in a row, at last with: boom"
-    assert crowd(server, 5, limits=Limits(4), first=40, retries=QUICK) == ["yes"] * 5
+    assert crowd(server, 5, concurrency=4, first=40, retries=QUICK) == ["yes"] * 5
     server.answer = good
     assert crowd(server, 1, first=3) == ["yes"]  # it was not for ever
 
@@ -218,7 +217,7 @@ def test_a_request_that_fails_where_none_is_answered_stops_the_run_unless_failur
 
 def test_too_much_at_once_is_no_fault_of_a_row(crowd):
     server = Counted(lambda server: BUSY if server.asked == "question 3" else good(server))
-    outcomes = crowd(server, 8, limits=Limits(4), retries=Retries(attempts=2, first_wait=0.01))
+    outcomes = crowd(server, 8, concurrency=4, retries=Retries(attempts=2, first_wait=0.01))
     assert isinstance(outcomes[3], ProviderError) and not of_type(outcomes, FailedAnswer)
 
 

@@ -11,6 +11,8 @@ from repair_hf.mining.false_positives import (
     mine_false_positives,
     summarize,
 )
+from repair_hf.mining.ranking import rank_both_ways
+from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
 from tests.mining.embeddings import planted
 
@@ -22,24 +24,18 @@ def embeddings() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_rows_of_both_directions(embeddings):
+    """Rows are those of the ranking, which has its own tests; first `t2i`, then `i2t`, by query, then by rank."""
     images, texts, caption_image = embeddings
     failures = mine_false_positives(images, texts, caption_image, d_i2t=3, d_t2i=2)
     assert failures.features == false_positives.FEATURES
-    assert failures["direction"][:] == ["t2i"] * 60 + ["i2t"] * 36
-    scores = images @ texts.T
-    for row in failures:
-        if row["direction"] == "t2i":
-            column, gts = scores[:, row["q"]], {caption_image[row["q"]]}
-        else:
-            column, gts = scores[row["q"]], set(np.flatnonzero(caption_image == row["q"]).tolist())
-        assert row["fp"] not in gts
-        assert row["gt"] == max(gts, key=lambda place: column[place])
-        assert row["fp_score"] == pytest.approx(column[row["fp"]], abs=1e-6)
-        assert row["gt_score"] == pytest.approx(column[row["gt"]], abs=1e-6)
-        assert row["fp_rank"] == 1 + (column > column[row["fp"]]).sum()
-        assert row["gt_rank"] == 1 + (column > column[row["gt"]]).sum()
-    ranks = [row["fp_rank"] for row in failures if row["direction"] == "i2t" and row["q"] == 0]
-    assert ranks == sorted(ranks)
+    i2t, t2i = rank_both_ways(images, texts, Truth.annotated(caption_image, 12), fps_of_image=3, fps_of_caption=2)
+    expected = [
+        (direction, q, found.gt[q], found.fp[q, k], found.fp_score[q, k], found.fp_rank[q, k], found.gt_score[q])
+        for direction, found in (("t2i", t2i), ("i2t", i2t))
+        for q, k in np.ndindex(found.fp.shape)
+    ]
+    assert [tuple(row.values())[:7] for row in failures] == expected
+    assert failures["gt_rank"][:] == [*np.repeat(t2i.gt_rank, 2), *np.repeat(i2t.gt_rank, 3)]
 
 
 def test_equal_captions_are_no_false_positives_of_each_other():
@@ -59,13 +55,8 @@ def test_equal_captions_are_no_false_positives_of_each_other():
     assert annotated["i2t", 0] == (2, 2)
     assert equal["i2t", 0][0] != 2
     assert annotated_positives(owner, 3, captions).beyond_annotation == 2
-
-
-def test_fewer_candidates_than_asked_for():
-    images, texts = np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32)
-    failures = mine_false_positives(images, texts, np.arange(2), d_i2t=5, d_t2i=5)
-    assert failures["direction"][:] == ["t2i", "t2i", "i2t", "i2t"]
-    assert failures["q"][:] == [0, 1, 0, 1] and failures["fp"][:] == [1, 0, 1, 0]
+    few = mine_false_positives(images, texts, owner, d_i2t=5, d_t2i=5)  # there are fewer wrong answers
+    assert few["q"][:] == [0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 0, 1, 1, 2, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, local
 
 import numpy as np
 import pytest
 import torch
 
-from repair_hf.mining import screening
+from repair_hf.mining import ranking, screening
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
@@ -60,13 +60,20 @@ class Twin:
 
 
 @pytest.mark.parametrize("block", [64, 2048])
-def test_processes_that_share_the_panels_find_what_one_finds(block):
+def test_processes_that_share_the_panels_find_what_one_finds(block, monkeypatch):
     """Also where one of them has nothing to do: a single panel is not shared."""
     images, texts, own = planted(np.random.default_rng(6), 1.0)
     data, ks = (images, texts, Truth.annotated(own, len(images))), {"fps_of_image": 9, "fps_of_caption": 3}
-    expected = [vars(ranking) for ranking in rank_both_ways(*data, **ks)]
+    expected = [vars(found) for found in rank_both_ways(*data, **ks)]
+    own_process = local()
+    monkeypatch.setattr(ranking, "processes", lambda: own_process.value)
+
+    def rank(index):
+        own_process.value = Twin(index)
+        return rank_both_ways(*data, **ks, block=block)
+
     with ThreadPoolExecutor(2) as threads:
-        found = threads.map(lambda index: rank_both_ways(*data, **ks, block=block, everyone=Twin(index)), range(2))
+        found = list(threads.map(rank, range(2)))
     for i2t, t2i in found:
         np.testing.assert_equal([vars(i2t), vars(t2i)], expected)
 

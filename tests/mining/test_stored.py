@@ -51,32 +51,8 @@ def test_the_failures_are_those_of_the_model(flags, stored, clip_folder, pairs_f
     assert f"were made with {stored}@" in capsys.readouterr().err
 
 
-def shape(folder):
-    np.save(folder / "images.npy", np.ones((13, 4, 2)))
-
-
-def rows(folder):
-    np.save(folder / "images.npy", np.ones((5, 8)))
-
-
-def integers(folder):
-    np.save(folder / "images.npy", np.ones((13, 8), int))
-
-
-def dimensions(folder):
-    np.save(folder / "images.npy", np.ones((13, 9)))
-
-
-def pickled(folder):
-    np.save(folder / "images.npy", np.array([{}] * 13), allow_pickle=True)
-
-
-def zeros(folder):
-    np.save(folder / "captions.npy", np.zeros((24, 8)))
-
-
-def no_file(folder):
-    (folder / "captions.npy").unlink()
+def save(kind: str, array: np.ndarray):
+    return lambda folder: np.save(folder / f"{kind}.npy", array, allow_pickle=True)
 
 
 def rename(old: str, new: str):
@@ -90,17 +66,30 @@ def ids(text: str):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (no_file, "lacks captions.npy; it needs images.npy, captions.npy, ids.json."),
-        (shape, "images.npy holds float64 (13, 4, 2); give floats of shape (13, D), a row for each id."),
-        (rows, "images.npy holds float64 (5, 8); give floats of shape (13, D)"),
-        (integers, "images.npy holds int64 (13, 8); give floats"),
-        (dimensions, "holds images of 9 and captions of 8 dimensions; embed both with one model."),
-        (pickled, "images.npy cannot be read (Array can't be memory-mapped"),
-        (zeros, "24 of 24 vectors are zero or not finite, first for caption red_circle.png#0."),
+        (
+            lambda folder: (folder / "captions.npy").unlink(),
+            "lacks captions.npy; it needs images.npy, captions.npy, ids.json.",
+        ),
+        (
+            save("images", np.ones((13, 4, 2))),
+            "images.npy holds float64 (13, 4, 2); give floats of shape (13, D)",
+        ),
+        (save("images", np.ones((5, 8))), "images.npy holds float64 (5, 8); give floats of shape (13, D)"),
+        (save("images", np.ones((13, 8), int)), "images.npy holds int64 (13, 8); give floats"),
+        (
+            save("images", np.ones((13, 9))),
+            "holds images of 9 and captions of 8 dimensions; embed",
+        ),
+        (save("images", np.array([{}] * 13)), "images.npy cannot be read (Array can't be memory-mapped"),
+        (
+            save("captions", np.zeros((24, 8))),
+            "24 of 24 vectors are zero or not finite, first for caption red_c",
+        ),
         (rename('"red_circle.png#1"', '"x"'), "lacks 1 of 24 captions of the pairs, first `red_circle.png#1`."),
         (rename('"another.png"', '"red_circle.png"'), "ids.json names 1 images twice; each id needs one row."),
-        (ids("{"), "ids.json is not JSON"),
-        (ids('{"images": []}'), 'ids.json is no such list of ids; write a JSON object {"images": [...], "captions"'),
+        (ids("{"), "ids.json is damaged"),
+        (ids('{"images": []}'), "ids.json is damaged (KeyError: \"it lacks ['captions']\"). Write a JSON object"),
+        (ids('{"images": [], "captions": [1]}'), "ids.json holds captions that are no list of texts, got [1]."),
     ],
 )
 def test_what_does_not_fit_is_one_line(damage, said, flags, stored, tmp_path, capsys):

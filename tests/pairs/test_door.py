@@ -172,7 +172,7 @@ def test_no_command_shows_or_sends_it(path_of, good_records, records_folder, pai
     data = str(with_cell(good_records, records_folder, tmp_path / "data", "edit_image", {"bytes": None, "path": path}))
     commands = [["show", data], ["push", "records", data, "--repo", "me/x", "--dry-run"], ["analyze", data]]
     commands += [["push", "records", data, "--repo", "me/x", "--no-embed-source-images", "--dry-run"]]
-    commands += [["annotate", "edits", data], ["figure", "examples", "--run", data]]
+    commands += [["annotate", "edits", data], ["figure", "case", data]]
     for words in commands:
         output = [] if words[0] in ("push", "annotate") else ["--output", str(tmp_path / "out.html")]
         assert main([*words, *output]) == 2, words

@@ -153,7 +153,7 @@ def test_rows_do_not_depend_on_which_addresses_answer(server, tmp_path, cache, c
 def test_a_network_that_is_down_is_not_remembered(server, tmp_path, cache):
     source = table(tmp_path, [f"{server.url}/red_square.png", f"{server.url}/red_circle.png"])
     server.down = {"/red_square.png", "/red_circle.png"}
-    with pytest.raises(UserError, match="No image can be used: 2 rows whose images cannot be downloaded"):
+    with pytest.raises(UserError, match="No image can be used: rows whose images cannot be downloaded: 2"):
         load_pairs(source, split="all")
     server.down = set()
     assert len(load_pairs(source, split="all").images) == 2

@@ -37,7 +37,7 @@ def test_every_kind_of_bad_row_is_reported_and_left_out(folder, caplog):
     assert pairs.images["image_id"][:] == [row["image"] for row in rows[5:12]]
     assert pairs.captions[0] == {"caption_id": "green_triangle.png#1", "caption": "what is left", "image_index": 0}
     assert "a text alone" in pairs.captions["caption"][:]
-    assert "left out 3 images that cannot be decoded ('red_square.png', 'red_triangle.png'," in caplog.text
+    assert "left out images that cannot be decoded: 3 ('red_square.png', 'red_triangle.png'," in caplog.text
 
 
 def test_bad_rows_of_a_coco_file(pairs_folder, tmp_path):
@@ -76,7 +76,7 @@ def test_images_without_a_split_among_others_with_one(folder):
 def test_strict_refuses(folder):
     assert load_pairs(folder, split="all", strict=True).problems == ()
     (folder / "red_circle.png").unlink()
-    with pytest.raises(UserError, match=r"has 1 image that does not exist \('red_circle.png'\). Repair them"):
+    with pytest.raises(UserError, match=r"has images that do not exist: 1 \('red_circle.png'\). Repair them"):
         load_pairs(folder, split="all", strict=True)
 
 
@@ -93,14 +93,14 @@ def test_a_dataset_of_the_hub_names_no_file_of_this_machine(pairs_folder, tmp_pa
     rows = Dataset.from_dict({"image": paths, "caption": ["one", "two"]}).cast_column("image", Image())
     monkeypatch.setattr("repair_hf.pairs.sources.load_any", lambda *named: rows)
     assert len(load_pairs(tmp_path, split="all").images) == 2  # a folder of one's own
-    remedy = "2 images that are no files of their dataset; if you trust it, download"
+    remedy = "images that are no files of their dataset; if you trust it, download"
     with pytest.raises(UserError, match=f"`me/photos` holds no usable image.*{remedy}"):
         load_pairs("me/photos", split="all")
 
 
 def test_a_problem_shows_names_escaped():
     problem = Problem("missing_image", 5, ("\x1b[31mred.png", "b.png"))
-    assert str(problem) == "5 images that do not exist ('\\x1b[31mred.png', 'b.png', ...)"
+    assert str(problem) == "images that do not exist: 5 ('\\x1b[31mred.png', 'b.png', ...)"
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
     ("source", "options", "message"),
     [
         ("empty", {}, "has no usable row"),
-        ("no images", {}, "holds no usable image with a caption: 1 image that does not exist"),
+        ("no images", {}, "holds no usable image with a caption: images that do not exist: 1"),
         ("torn", {}, "has no usable row.*In JSON Lines: {"),
         ("parent", {}, "parent` has no captions.jsonl, but a folder in it has: give .*parent/photos"),
         ("absent", {}, r"is not a local file or folder, and cannot be loaded as a dataset: .*[^.]\. Give a folder"),
@@ -147,7 +147,7 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
         ("absent.json", {}, "absent.json` does not exist"),
         ("list.json", {}, "`image_folder` must be the folder of the images"),
         ("list.json", {"image_folder": "."}, "needs the lists `images` and `annotations`"),
-        ("torn.json", {"image_folder": "."}, "is not JSON"),
+        ("torn.json", {"image_folder": "."}, "torn.json is damaged"),
         ("list.json", {"image_folder": ".", "group": "shop"}, "`group` shop: only for a table or a dataset"),
         (
             "good",
@@ -155,7 +155,7 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
             "`pairs_config` english and `pairs_revision` v1",
         ),
         ("renamed", {}, r"no column `caption`; it has \['image', 'text'\]. Set `caption_column`"),
-        ("paths", {}, "holds no usable image with a caption: 1 image that does not exist"),
+        ("paths", {}, "holds no usable image with a caption: images that do not exist: 1"),
         ("numbers", {}, "must hold a string or a list of strings"),
     ],
 )

@@ -15,8 +15,6 @@ def exported(illustrated_folder, pairs_folder, tmp_path, request, capsys):
     """The folder of the columns that a test is about."""
     words = f"export near-misses --columns {request.param} --records {illustrated_folder} --pairs {pairs_folder}"
     words = [*words.split(), "--output", str(tmp_path / "out")]
-    assert main([*words, "--dry-run"]) == 0 and not (tmp_path / "out").exists()
-    assert "24 records would become up to 48 rows" in capsys.readouterr().out
     assert main(words) == 0 == main(words)
     return tmp_path / "out"
 

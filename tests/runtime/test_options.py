@@ -1,5 +1,4 @@
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -109,8 +108,8 @@ def test_a_path_may_begin_at_home(recipe, monkeypatch):
         ("dish:", "`dish` is empty in the recipe"),
         ("k_mine:", "`k_mine` is empty in the recipe; give it a value, or leave the line out"),
         ("letter: no", "`letter` is read as False by YAML; write it in quotes, such as 'no'"),
-        ("- dish", "must hold `key: value` lines.*got a list"),
-        ("dish: [", "not valid YAML"),
+        ("- dish", "is damaged .*expected keys and values, got a list"),
+        ("dish: [", "is damaged"),
     ],
 )
 def test_what_is_wrong_in_a_recipe_stops_the_run(recipe, line, message):
@@ -143,7 +142,6 @@ def test_a_wrong_value_in_python_is_an_error_too(values, message):
         (["--dish", "soup", "--seed", "-1"], "`seed` must lie between 0 and 4294967295, got -1; see `repair-hf cook"),
         (["--config"], "give the path of a YAML file"),
         (["--config", "absent.yaml"], "absent.yaml, which does not exist"),
-        (["--config", str(Path(__file__).parent)], "cannot be read"),
     ],
 )
 def test_what_is_wrong_on_the_command_line_stops_the_run(argv, message):

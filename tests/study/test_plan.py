@@ -64,12 +64,13 @@ def test_each_rate_is_tried_with_each_length_then_the_weights_and_nothing_twice(
 
 def test_ablations_take_the_settings_of_what_they_change():
     found = Found(nearer)
-    names = ["wo-qc", "wo-repair", "full-matrix", "repair-both", "hard-neg-only"]
+    names = ["wo-qc", "wo-repair", "full-matrix", "repair-batch", "hard-neg-only"]
     arms = {arm.method: arm.settings for arm in plan(names, found, tune=True, **SPACE).arms()}
     assert {cell.method for cell in found.rows if cell.split == "validation"} == {"vanilla", "repair", "repair-paper"}
-    assert arms["wo-qc"] == Settings(3e-4, 2.0, "edits", "batch")
-    assert arms["full-matrix"] == arms["wo-repair"] == Settings(3e-4, 2.0, "paper", "batch")
-    assert arms["repair-both"] == Settings(3e-4, 2.0, "edits", "both", 0.5)
+    assert arms["wo-qc"] == Settings(3e-4, 2.0, "edits", "both", 0.5)
+    assert arms["wo-repair"] == Settings(3e-4, 2.0, "paper", "both", 0.5)
+    assert arms["full-matrix"] == Settings(3e-4, 2.0, "paper", "batch")
+    assert arms["repair-batch"] == Settings(3e-4, 2.0, "edits", "batch")
     assert arms["hard-neg-only"] == Settings(3e-4, 2.0, "paper", "grid", 0.5)
 
 

@@ -68,7 +68,7 @@ def test_dollars_follow_tokens(prices):
 def test_what_methods_share_counts_once(prices):
     assert counts(prices, "laclip", "sugarcrepe") == counts(prices, "laclip", "sugarcrepe", "la+sc")
     whole = counts(prices, "repair")
-    assert whole == counts(prices, "repair-i2t", "repair", "repair-both", "wo-repair", "wo-pqc")
+    assert whole == counts(prices, "repair-i2t", "repair", "repair-batch", "wo-repair", "wo-pqc")
     assert counts(prices, "repair", "other") == (whole[0], 2 * whole[1])  # another editor asks for images alone
     assert counts(prices, "wo-pqc") == whole  # alone it takes from nobody
     assert counts(prices, "repair", "wo-failure") == (2 * whole[0], 2 * whole[1])

@@ -37,6 +37,5 @@ def pay(
     """Write a paid answer, or an image (`edit`, `t2i`), into the ledger of a folder."""
     topic = Topic(stage, direction, model)
     with ledger_in(folder, run=run) as ledger:
-        with ledger.transaction():
-            ledger.add(key, dollars, topic, "reserved")
+        ledger.add(key, dollars, topic, "reserved")
         ledger.answer(key, Reply("yes", "stop", 10, 2, dollars, model))

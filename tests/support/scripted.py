@@ -12,8 +12,7 @@ from small_world import World
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.errors import ProviderError
 from repair_hf.llm.ledger import Ledger, Reply
-from repair_hf.llm.limits import Limits
-from repair_hf.llm.sending import RequestOptions
+from repair_hf.llm.options import RequestOptions
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.toyworld import oracle
@@ -76,7 +75,7 @@ def synthesize(
 ) -> tuple[Dataset, Dataset, Synthesizer]:
     """Run a synthesis: records, dropped failures, and the synthesizer."""
     with Ledger(folder / "ledger.sqlite") as ledger:
-        request = RequestOptions(limits=Limits(concurrency))
+        request = RequestOptions(concurrency=concurrency)
         chat = ChatModel(oracle.MODEL, ledger=ledger, provider=provider or Scripted(), options=request)
         synthesizer = Synthesizer(world.pairs, world.encoder, chat, editor or WorldEditor(), **options)
         records, dropped = synthesizer.run(world.failures if failures is None else failures, folder)

@@ -76,7 +76,7 @@ def test_a_budget_needs_a_price(sources, tmp_path):
     editor = HostedEditor("openai/mine", base_url="http://127.0.0.1:1")
     with (
         ledger_in(tmp_path, max_usd=1) as ledger,
-        pytest.raises(UserError, match="no list price is known for the editor 'openai/mine'"),
+        pytest.raises(UserError, match="no list price is known for 'openai/mine'"),
     ):
         Candidates(editor, sources, ledger, count=1, seed=0)
 

@@ -21,8 +21,8 @@ from small_world import World
 
 from repair_hf.llm import limits
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.limits import Limits
-from repair_hf.llm.sending import RequestOptions, Retries
+from repair_hf.llm.options import RequestOptions
+from repair_hf.llm.sending import Retries
 from repair_hf.toyworld import oracle
 
 FAULT_RATE = 0.1
@@ -81,8 +81,8 @@ ALL = PASSING | UNUSABLE | USABLE | REFUSED
 def synthesize(world: World, folder: Path, model: str, *, timeout: float = 300.0, **chat) -> list[list[dict]]:
     """Records and dropped failures, without images."""
     with ledger_in(folder) as ledger:
-        options = RequestOptions(timeout=timeout, limits=Limits(CONCURRENCY), retries=Retries(first_wait=0.01))
-        chat = ChatModel(model, ledger=ledger, options=options, **chat)
+        options = RequestOptions(timeout=timeout, concurrency=CONCURRENCY)
+        chat = ChatModel(model, ledger=ledger, options=options, retries=Retries(first_wait=0.01), **chat)
         saved = world.synthesize(chat, folder)
     return [[{k: v for k, v in row.items() if not k.endswith("_image")} for row in rows] for rows in saved]
 

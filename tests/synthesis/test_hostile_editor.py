@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hosted_editors import SOON, editor_at
+from hosted_editors import editor_at
 from ledgers import ledger_in, rows
 from PIL import Image
 from provider_server import Wire, edited, error, png
@@ -22,8 +22,7 @@ from small_world import sources_of
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.errors import ProviderError
 from repair_hf.llm.ledger import BudgetSpent
-from repair_hf.llm.limits import Limits
-from repair_hf.llm.sending import RequestOptions, Retries
+from repair_hf.llm.sending import Retries
 from repair_hf.synthesis import candidates
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
@@ -150,9 +149,8 @@ def test_a_response_without_end_is_cut_off_and_counts_as_its_worst_case(shape, e
     server.answer = lambda question: Wire(
         body=bytes(2**20) if ending == "huge" else edited(shape, png()), ending=ending, delay=0.2 * (ending != "huge")
     )
-    options = RequestOptions(2.0 if ending == "dripping" else 60.0, limits=Limits(1), retries=Retries(attempts=1))
-    editor = editor_at(server, shape)
-    editor.options = options
+    timeout = 2.0 if ending == "dripping" else 60.0
+    editor = editor_at(server, shape, timeout=timeout, concurrency=1, retries=Retries(attempts=1))
     with pytest.raises(ProviderError, match="larger than 64 MiB" if ending == "huge" else "no whole response"):
         make(editor, sources, tmp_path, count=1)
     assert [row["worst"] for row in rows(tmp_path, "lost")] == [pytest.approx(editor.price_bound)]
@@ -160,8 +158,7 @@ def test_a_response_without_end_is_cut_off_and_counts_as_its_worst_case(shape, e
 
 def test_a_ceiling_on_calls_limits_images_that_have_no_price(serve, sources, tmp_path):
     server = serve(lambda n: png())
-    how = RequestOptions(60.0, limits=Limits(2), retries=SOON)
-    editor = HostedEditor("openai/mine", base_url=server.base_url(), options=how)
+    editor = editor_at(server, "openai", model="openai/mine", concurrency=2)
     with pytest.raises(BudgetSpent, match="--max-calls 3 is reached: 3 answers and images are paid"):
         make(editor, sources, tmp_path, count=8, max_calls=3)
     assert len(server.asked) == len(list(tmp_path.rglob("*.png"))) == paid_in(tmp_path)["edit", "t2i"].calls == 3

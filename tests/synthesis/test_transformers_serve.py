@@ -18,8 +18,7 @@ from ledgers import ledger_in, rows
 from provider_server import png
 
 from repair_hf.llm.client import ChatModel, UnparsedAnswer
-from repair_hf.llm.limits import Limits
-from repair_hf.llm.sending import RequestOptions
+from repair_hf.llm.options import RequestOptions
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.audit import Verdict
 
@@ -68,7 +67,7 @@ def ask(server, folder: Path, seeds=(0,), model: str | None = None, text: str = 
         asked = (chat.ask([{"role": "user", "content": parts}], seed=seed, attempts=1, **how) for seed in seeds)
         return await asyncio.gather(*asked, return_exceptions=True)
 
-    one_by_one = RequestOptions(limits=Limits(1))  # requests at the same time share the server's random generator
+    one_by_one = RequestOptions(concurrency=1)  # requests at the same time share the server's random generator
     with ledger_in(folder) as ledger:
         chat = ChatModel(f"openai/{model or name}", ledger=ledger, base_url=address, options=one_by_one)
         return asyncio.run(work(chat))

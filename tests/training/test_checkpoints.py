@@ -28,7 +28,7 @@ class StopAtFour(TrainerCallback):
 
 @pytest.mark.parametrize("named", [{}, dict(bf16=True, chunk_size=3), dict(gradient_accumulation_steps=2)])
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(named, repaired, fit, tmp_path):
-    often = dict(max_steps=10, logging_steps=3, loss="both", **OFTEN, **named)
+    often = dict(max_steps=10, logging_steps=3, **OFTEN, **named)
     whole, out = fit(repaired, "whole", **often), tmp_path / "whole"
     for stop in (4, 6, 8, 10):  # within the first epoch of 6 steps, between the two, within the second, at the end
         resumed = fit(repaired, f"from{stop}", checkpoint=str(out / f"checkpoint-{stop}"), **often)

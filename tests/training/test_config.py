@@ -28,7 +28,7 @@ def test_options_that_cannot_work_raise_an_error_that_names_them(name, named, co
 
 def test_arguments_without_an_effect_are_not_taken(config):
     known = {each.name: each for each in fields(RepairConfig)}
-    for name in ("fsdp", "deepspeed", "auto_find_batch_size", "save_only_model", "accelerator_config", "hub_token"):
+    for name in ("fsdp", "deepspeed", "auto_find_batch_size", "save_only_model", "accelerator_config", "push_to_hub"):
         assert not known[name].init and name not in config().to_dict()
         with pytest.raises(TypeError, match=name):
             config(**{name: True})
@@ -39,7 +39,7 @@ def test_paper_chooses_fill_and_loss_where_no_other_is_named(config):
         made = config(**named)
         return made.fill, made.loss
 
-    assert chosen() == ("edits", "batch") and chosen(paper=True) == ("paper", "grid")
+    assert chosen() == ("edits", "both") and chosen(paper=True) == ("paper", "grid")
     assert chosen(paper=True, loss="both") == ("paper", "both")
     assert chosen(paper=True, fill="edits") == ("edits", "grid")
     assert config(paper=True).recorded() == config(fill="paper", loss="grid").recorded()  # one run

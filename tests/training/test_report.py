@@ -33,7 +33,7 @@ def test_a_plan_counts_the_edits_of_its_steps_and_of_a_longer_run(named, repaire
     assert longer == used_in(trainer, [(epoch, anchor) for epoch in range(epochs) for anchor in range(24)])
     wanted = {way: 0.95 * share * planned["fill"][f"edits_{way}"] for way, share in planned["edits_reachable"].items()}
     assert all(longer[way] >= count for way, count in wanted.items())
-    assert planned["steps"] == 2 and planned["objective"] == ("grid" if named else "batch")
+    assert planned["steps"] == 2 and planned["objective"] == ("grid" if named else "both")
     whole = make_trainer(repaired, "whole", max_steps=-1, num_train_epochs=epochs, **named).plan
     assert whole["steps"] == 6 * epochs and "longer_run" not in whole
 

@@ -62,13 +62,19 @@ def random_step(seed: int, n_anchors: int = 5) -> tuple[torch.Tensor, torch.Tens
     return torch.from_numpy(rng.normal(0, 3, (n, n))).float(), visible, anchors
 
 
+def objective(loss: str, share: float, **named) -> PairObjective:
+    made = PairObjective(loss, **named)
+    made.share = share
+    return made
+
+
 @pytest.mark.parametrize("sigmoid", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_loss_equals_a_loop_over_cells(loss, sigmoid):
     for seed in range(8):
         matrix, visible, anchors = random_step(seed)
         matrix.requires_grad_()
-        terms = PairObjective(loss, share=0.6, sigmoid=sigmoid)(matrix, visible, anchors)
+        terms = objective(loss, 0.6, sigmoid=sigmoid)(matrix, visible, anchors)
         expected = slow_terms(loss, matrix, visible, anchors, 0.6, sigmoid=sigmoid)
         assert {name: value.item() for name, value in terms.items()} == pytest.approx(expected, rel=1e-5)
         sum(terms.values()).backward()
@@ -84,13 +90,13 @@ def test_equal_logits_give_ln_of_the_batch_and_a_grid_ln_of_its_side(n_anchors, 
     assert PairObjective("both")(zeros, visible, anchors) == terms
     terms["loss_global"] = pytest.approx(math.log(n_anchors), abs=1e-6)
     assert PairObjective("grid")(zeros, visible, anchors) == terms
-    found = PairObjective(sigmoid=True)(zeros, visible, anchors)
+    found = PairObjective("batch", sigmoid=True)(zeros, visible, anchors)
     assert found["loss_global"].item() == pytest.approx(n * math.log(2), rel=1e-6)
 
 
 def test_anchors_without_a_grid_count_by_their_share():
     zeros, visible = torch.zeros(4, 4, requires_grad=True), torch.ones(4, 4, dtype=torch.bool)
-    half = PairObjective("grid", share=0.5)  # of the anchors have a grid
+    half = objective("grid", 0.5)  # of the anchors have a grid
     assert half(zeros, visible, torch.tensor([0, 0, 0, 3]))["loss_grid"].item() == pytest.approx(math.log(3))
     without = half(zeros, visible, torch.arange(4))["loss_grid"]
     without.backward()
@@ -101,11 +107,11 @@ def test_anchors_without_a_grid_count_by_their_share():
 def test_the_mean_of_the_grid_loss_over_two_halves_is_that_of_the_whole(sigmoid):
     """With two and with three grids: so neither accumulation nor processes need to count."""
     both = (one, seen, anchors), (two, also_seen, others) = [random_step(seed, 6) for seed in (1, 2)]
-    objective = PairObjective("grid", share=0.7, sigmoid=sigmoid)
-    halves = [objective(*half)["loss_grid"].item() for half in both]
+    local = objective("grid", 0.7, sigmoid=sigmoid)
+    halves = [local(*half)["loss_grid"].item() for half in both]
     whole, visible = torch.block_diag(one, two), torch.block_diag(seen, also_seen).bool()
     visible[: len(one), len(one) :] = True  # cells of different grids take no part
-    found = objective(whole, visible, torch.cat([anchors, others + len(one)]))["loss_grid"].item()
+    found = local(whole, visible, torch.cat([anchors, others + len(one)]))["loss_grid"].item()
     assert found == pytest.approx(sum(halves) / 2, rel=1e-5) and halves[0] != pytest.approx(halves[1], rel=0.01)
 
 
@@ -188,7 +194,7 @@ MADE = [(loss, sigmoid) for loss in ("batch", "grid", "both") for sigmoid in (Fa
 def terms_of(images, texts, batch, fill, loss, *, sigmoid: bool) -> torch.Tensor:
     bias = torch.tensor(-3.0) if sigmoid else None
     step = step_of(images, texts, batch, fill.truth, SCALE, bias)
-    return sum(PairObjective(loss, share=fill.share, sigmoid=sigmoid).terms(step).values())
+    return sum(objective(loss, fill.share, sigmoid=sigmoid).terms(step).values())
 
 
 def work(rank: int, folder: str, fill: Edits) -> None:

@@ -18,7 +18,7 @@ from repair_hf.analysis.tables import difference_cell, label
 from repair_hf.evaluation.comparison import short_names
 from repair_hf.evaluation.near_misses import NAME as NEAR_MISSES
 from repair_hf.evaluation.ranks import FILE as RANKS
-from repair_hf.runtime.own_files import read_json
+from repair_hf.runtime.files import read_json
 
 EVALUATE = "`repair-hf evaluate BASE PLAIN REPAIRED --output …`"
 

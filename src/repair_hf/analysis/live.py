@@ -29,9 +29,8 @@ SHOWN = 6  # of each direction
 class LiveView:
     """Count finished failures of `total`, and write the page when it is due.
 
-    `spent` returns the dollars of this run so far, None if unknown. `track` is called with the page's number of drops
-    and of finished failures, as often as the page is written. With several processes, the page shows the share of the
-    first.
+    `spent` returns the dollars of this run so far, None if unknown.
+    With several processes, the page shows the share of the first.
     """
 
     def __init__(
@@ -41,10 +40,8 @@ class LiveView:
         *,
         total: int,
         spent: Callable[[], float | None],
-        track: Callable[[int, int], None] = lambda drops, done: None,
         every: float = EVERY,
     ) -> None:
-        self.track = track
         self.path, self.builder = folder / "live.html", builder
         self.total, self.spent, self.every = total, spent, every
         self.outcomes: Counter[tuple[str, str]] = Counter()  # of (direction, reason or "edited")
@@ -68,7 +65,6 @@ class LiveView:
         (then, before), done = self._pace[0], len(self._seen)
         pace = (done - before) / max(time.monotonic() - then, 1e-9)  # failures a second
         self._pace.append((time.monotonic(), done))
-        self.track(sum(n for (_, outcome), n in self.outcomes.items() if outcome != "edited"), done)
         facts = {
             "through": f"{done:,} of {self.total:,} failures",
             "pace": f"{60 * pace:,.0f} a minute",

@@ -19,8 +19,8 @@ from repair_hf.mining.failures import FILE, REMEDY, load_failures, miner_of
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, SOURCES
+from repair_hf.runtime.files import intact, read_json
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.own_files import intact, read_json
 
 FAR = 100  # false positives ahead: the annotation may be wrong
 TIE = 0.01  # of cosine: both answers may be right

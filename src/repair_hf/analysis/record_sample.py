@@ -17,8 +17,7 @@ from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.images import read_cell
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, SOURCES
-from repair_hf.records.images import record_at
-from repair_hf.records.source_images import restore_images
+from repair_hf.records.images import record_at, restore_images
 from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.candidates import candidate_files
 from repair_hf.synthesis.sources import open_picture

@@ -15,8 +15,8 @@ from repair_hf.llm.cost import Usage, paid_in
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.records.columns import DROPPED_COLUMNS, RECORD_COLUMNS
 from repair_hf.records.dataset import load_dropped, load_kept
+from repair_hf.runtime.files import intact, read_json, read_lines, read_yaml
 from repair_hf.runtime.options import PairsOptions, UserError, fields_of
-from repair_hf.runtime.own_files import read_json, read_lines, read_yaml
 from repair_hf.runtime.stage import FORGET
 from repair_hf.synthesis.rounds import records_of_rounds
 
@@ -118,11 +118,12 @@ def gather(run: str | Path) -> RunData:
 
 def read_labels(folders: Sequence[Path]) -> dict[str, list[str]]:
     """Read the error types of labelled image instructions from folders of records, by record_id."""
-    found = {}
+    found: dict[str, list[str]] = {}
     for path in (folder / LABELS for folder in folders):
         remedy = "Delete it, and label the instructions again with --llm: the answers are in the ledger"
-        for row in read_lines(path, needs=("record_id", "error_types"), remedy=remedy) if path.is_file() else ():
-            found[row["record_id"]] = row["error_types"]
+        with intact(path, remedy):
+            rows = [row for _, row in read_lines(path)] if path.is_file() else []
+            found |= {row["record_id"]: row["error_types"] for row in rows}
     return found
 
 

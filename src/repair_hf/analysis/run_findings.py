@@ -14,7 +14,7 @@ from repair_hf.analysis.report import Answers, Finding
 from repair_hf.analysis.run_data import RunData
 from repair_hf.analysis.tables import percent, round_rows
 from repair_hf.records.columns import DIRECTIONS, REASONS, REJECTED
-from repair_hf.runtime.own_files import read_json
+from repair_hf.runtime.files import read_json
 from repair_hf.synthesis.instruct import ERROR_TYPES
 
 STAGES = {"audit": "passed the audit", "instruct": "instructed", "edit": "became records"}  # what passing is called

@@ -81,7 +81,7 @@ def _judge(material: Any, here: Path, options: AnnotateOptions, source: SourceOp
     if options.dry_run:
         return
     from repair_hf.analysis.people.page import Judging
-    from repair_hf.runtime.own_files import intact
+    from repair_hf.runtime.files import intact
 
     try:
         with intact(here / "shown" / "items.jsonl", "Move its folder away, and annotate again"):

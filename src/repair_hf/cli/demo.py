@@ -9,11 +9,7 @@ resumes. The world is a toy: its numbers show whether the method works, and say 
 
 from __future__ import annotations
 
-import json
-import statistics
 import time
-from collections import defaultdict
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,23 +21,22 @@ from repair_hf.cli.world import BuildOptions
 from repair_hf.evaluation.compositional import CompositionalOptions
 from repair_hf.evaluation.options import EvaluateOptions
 from repair_hf.mining.options import MiningOptions
+from repair_hf.runtime.files import read_json
 from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import Bounded, PairsOptions, StageOptions, opt
-from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.processes import refuse_several
-from repair_hf.runtime.run_folder import write_atomically
+from repair_hf.runtime.run_folder import write_atomically, write_json
 from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesizeOptions
 from repair_hf.training.options import TrainOptions
 
-EPILOG = """examples:
-  repair-hf demo
-  repair-hf demo --seeds 3 --output runs/demo-3"""
+EPILOG = """example:
+  repair-hf demo"""
 
 BASE = "world/base"
 METHODS: dict[str, dict[str, Any] | None] = {  # arguments of training on the records; None is training without them
     "plain": None,
     "repair": {},
-    "repair_paper": {"paper": True, "grid_weight": 1.0},
+    "repair_paper": {"paper": True},
     "plain_same_compute": None,  # encodes as much as `repair`
 }
 ORDER = ("base", "plain", "plain_same_compute", "repair", "repair_paper")
@@ -70,11 +65,7 @@ SIZES = {
 @dataclass
 class DemoOptions(Bounded):
     output: str = opt("runs/demo", "Folder of the demo.")
-    seeds: int = opt(
-        1, "Training runs of each method; several give a mean and a standard deviation in the table.", least=1
-    )
     size: Literal["full", "tiny"] = opt("full", "`tiny` runs every part in under a minute; its numbers mean nothing.")
-    dry_run: bool = opt(False, "Print the commands that would run, then stop.")
 
 
 OPTIONS = (DemoOptions,)
@@ -83,147 +74,85 @@ OPTIONS = (DemoOptions,)
 def run(options: DemoOptions) -> None:
     """Draw the world, mine, synthesize, train each method, evaluate, and compare."""
     refuse_several("demo")
-    with nullcontext() if options.dry_run else one_writer(options.output):
+    with one_writer(options.output):
         _run(options)
 
 
 def _run(options: DemoOptions) -> None:
     from repair_hf.training.config import RepairConfig
 
-    start, dry_run = time.perf_counter(), options.dry_run
+    start = time.perf_counter()
     folder, size = Path(options.output), SIZES[options.size]
     world, records = str(folder / "world"), str(folder / "records")
     pairs, test = PairsOptions(world), TestPairsOptions(world)
-    perform("world build", BuildOptions(world, **size.world), dry_run=dry_run)
+    perform("world build", BuildOptions(world, **size.world))
     mining = MiningOptions(model=BASE, max_queries=size.queries, d_i2t=size.d_i2t)
-    perform("mine", pairs, StageOptions(str(folder / "failures")), mining, dry_run=dry_run)
+    perform("mine", pairs, StageOptions(str(folder / "failures")), mining)
     erring = LLMOptions("world/erring"), EditorOptions("world/erring")
     repair = SynthesizeOptions(failures=str(folder / "failures"), model=BASE)
-    perform("synthesize", pairs, StageOptions(records), *erring, repair, dry_run=dry_run)
+    perform("synthesize", pairs, StageOptions(records), *erring, repair)
 
-    near_misses = _find_near_misses(folder, size, dry_run)
-    for seed in range(options.seeds):
-        for method, choices in METHODS.items():
-            settings = dict[str, Any](num_train_epochs=size.epochs)
-            if method == "plain_same_compute":
-                settings = {"max_steps": -1 if dry_run else _same_compute_steps(folder, seed)}
-            settings |= {
-                "seed": seed,
-                "per_device_train_batch_size": size.batch,
-                "learning_rate": 3e-4,
-                **(choices or {}),
-            }
-            wanted = TrainOptions(model=BASE, records=None if choices is None else [records])
-            trained = StageOptions(str(folder / "train" / f"{method}-{seed}"))
-            perform("train", pairs, trained, wanted, RepairConfig(**settings), dry_run=dry_run)
-        models = [BASE, *(str(folder / "train" / f"{method}-{seed}") for method in ORDER[1:])]
-        measured = EvaluateOptions(model=models, near_misses=[near_misses])
-        place = StageOptions(str(_evaluation(folder, seed)))
-        perform("evaluate", measured, test, place, CompositionalOptions(), dry_run=dry_run)
-    if not dry_run:
-        _report(folder, options.seeds)
-        print(f"\nthe demo took {time.perf_counter() - start:,.0f} s   -> {folder}")
+    near_misses = _find_near_misses(folder, size)
+    for method, choices in METHODS.items():
+        settings = dict[str, Any](num_train_epochs=size.epochs)
+        if method == "plain_same_compute":
+            settings = {"max_steps": _same_compute_steps(folder)}
+        settings |= {"per_device_train_batch_size": size.batch, "learning_rate": 3e-4, "seed": 0, **(choices or {})}
+        wanted = TrainOptions(model=BASE, records=None if choices is None else [records])
+        trained = StageOptions(str(folder / "train" / method))
+        perform("train", pairs, trained, wanted, RepairConfig(**settings))
+    models = [BASE, *(str(folder / "train" / method) for method in ORDER[1:])]
+    measured = EvaluateOptions(model=models, near_misses=[near_misses])
+    place = StageOptions(str(folder / "evaluate"))
+    perform("evaluate", measured, test, place, CompositionalOptions())
+    _report(folder)
+    print(f"\nthe demo took {time.perf_counter() - start:,.0f} s   -> {folder}")
 
 
-def _find_near_misses(folder: Path, size: Size, dry_run: bool) -> str:
+def _find_near_misses(folder: Path, size: Size) -> str:
     """Mine the test split, and repair the failures there by an LLM and an editor that do not err."""
     test, failures = PairsOptions(str(folder / "world"), split="test"), str(folder / "test-failures")
     mining = MiningOptions(model=BASE, max_queries=size.near_misses, d_i2t=1)
-    perform("mine", test, StageOptions(failures), mining, dry_run=dry_run)
+    perform("mine", test, StageOptions(failures), mining)
     models = LLMOptions("world/oracle"), EditorOptions("world")
     repair = SynthesizeOptions(failures=failures, model=BASE, failures_only=True, candidates=1)
     place = StageOptions(str(folder / "near-misses"))
-    perform("synthesize", test, place, *models, repair, dry_run=dry_run)
+    perform("synthesize", test, place, *models, repair)
     return str(folder / "near-misses")
 
 
-def _evaluation(folder: Path, seed: int) -> Path:
-    return folder / (f"evaluate-{seed}" if seed else "evaluate")
-
-
-def _same_compute_steps(folder: Path, seed: int) -> int:
+def _same_compute_steps(folder: Path) -> int:
     """Return how many plain steps encode as much as `repair` did, as the study counts it."""
     from repair_hf.study.plan import compute_ratio
 
     repair, plain = (
-        read_json(folder / "train" / f"{name}-{seed}" / "summary.json", needs=("images_per_step", "texts_per_step"))
+        read_json(folder / "train" / name / "summary.json", needs=("images_per_step", "texts_per_step"))
         for name in ("repair", "plain")
     )
     return round(repair["steps"] * compute_ratio(repair, plain))
 
 
-def _report(folder: Path, seeds: int) -> None:
+def _report(folder: Path) -> None:
+    """Print and write the table of methods, with their near misses in percent."""
     from repair_hf.analysis.tables import label, markdown, metric_rows
 
-    rows = _collect(folder, seeds)
-    metrics, near_misses = metric_rows(rows), (["near misses", *map(label, NEAR_MISSES)], _near_misses(rows))
-    print_table(*metrics[:2])
-    print(metrics[2])
-    print_table(*near_misses)
-    differences = "\n".join([NOTE, "", *_differences(rows)])
-    print(differences)
-    tables = markdown(*metrics[:2], footer=metrics[2]), markdown(*near_misses)
-    write_atomically(folder / "table.md", "\n\n".join([*tables, differences]) + "\n")
-    write_atomically(
-        folder / "metrics.json", json.dumps({name: _mean(cells) for name, cells in rows.items()}, indent=2)
-    )
-    _pictures(folder)
-
-
-def _collect(folder: Path, seeds: int) -> dict[str, list[dict]]:
-    """Return one row of metrics per method and seed; the untrained base has one row."""
-    rows = defaultdict(list)
+    rows = {}
     for method in ORDER:
-        for seed in range(1 if method == "base" else seeds):
-            cell = method if method == "base" else f"{method}-{seed}"
-            row = read_json(_evaluation(folder, seed) / cell / "metrics.json", needs=("i2t_R@1", "t2i_R@1"))
-            if method != "base":
-                trained = read_json(folder / "train" / cell / "summary.json", needs=("seconds", "steps"))
-                row |= {"seconds": trained["seconds"], "steps": trained["steps"], "seed": seed}
-            rows[method].append(row)
-    return dict(rows)
-
-
-def _near_misses(rows: dict[str, list[dict]]) -> list[list[str]]:
-    """Return a row per method with its near misses in percent, mean over the seeds; a dash where there are none."""
-    return [
-        [
-            name,
-            *(
-                f"{100 * statistics.fmean(c[key] for c in cells):.1f}" if key in cells[0] else "–"
-                for key in NEAR_MISSES
-            ),
-        ]
-        for name, cells in rows.items()
-    ]
-
-
-def _differences(rows: dict[str, list[dict]]) -> list[str]:
-    """Describe what both repairs gain over both plain runs in points, paired by seed, with the standard error."""
-    lines = []
-    for method in ("repair", "repair_paper"):
-        for plain in ("plain", "plain_same_compute"):
-            parts = []
-            for what, names in {"R@1": ("i2t_R@1", "t2i_R@1"), "truth": NEAR_MISSES[::2]}.items():
-                pairs = list(zip(rows[method], rows[plain], strict=True))
-                gains = [[100 * (a[name] - b[name]) for a, b in pairs if name in a] for name in names]
-                if all(gains):
-                    parts.append(f"{what} I2T {_with_error(gains[0])}, T2I {_with_error(gains[1])}")
-            lines.append(f"{method} - {plain}: {'; '.join(parts)}")
-    return lines
-
-
-def _with_error(gains: list[float]) -> str:
-    error = f" ± {statistics.stdev(gains) / len(gains) ** 0.5:.1f}" if len(gains) > 1 else ""
-    return f"{statistics.mean(gains):+.1f}{error}"
-
-
-def _mean(cells: list[dict]) -> dict:
-    """Return the mean of a method's metrics over its seeds, with the rows themselves if there are several."""
-    if len(cells) == 1:
-        return cells[0]
-    names = [name for name, value in cells[0].items() if isinstance(value, int | float)]
-    return {name: statistics.mean(cell[name] for cell in cells) for name in names} | {"per_seed": cells}
+        rows[method] = read_json(folder / "evaluate" / method / "metrics.json", needs=("i2t_R@1", "t2i_R@1"))
+        if method != "base":
+            trained = read_json(folder / "train" / method / "summary.json", needs=("seconds", "steps"))
+            rows[method] |= {"seconds": trained["seconds"], "steps": trained["steps"]}
+    heads, cells, note = metric_rows({method: [row] for method, row in rows.items()})
+    names = [name for name in NEAR_MISSES if name in rows["base"]]
+    near_misses = [[method, *(f"{100 * row[name]:.1f}" for name in names)] for method, row in rows.items()]
+    tables = (heads, cells), (["near misses", *map(label, names)], near_misses)
+    for table, footer in zip(tables, (note, NOTE), strict=True):
+        print_table(*table)
+        print(footer)
+    written = (markdown(*table, footer=footer) for table, footer in zip(tables, (note, NOTE), strict=True))
+    write_atomically(folder / "table.md", "\n\n".join(written) + "\n")
+    write_json(folder / "metrics.json", rows)
+    _pictures(folder)
 
 
 def _pictures(folder: Path) -> None:
@@ -251,7 +180,7 @@ def _draw_grid(folder: Path, pairs: Any, records: Any) -> bool:
     for grid in islice(full_grids(pairs, records), 500):
         before = cosines(grid, base)
         if sum(map(sum, right_answers(before))) <= 3:
-            after = cosines(grid, DualEncoder.from_pretrained(folder / "train" / "repair-0"))
+            after = cosines(grid, DualEncoder.from_pretrained(folder / "train" / "repair"))
             save(grid_figure(ExampleGrid(grid.images, grid.texts), before, after), folder / "grid.png")
             return True
     return False

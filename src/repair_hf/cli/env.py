@@ -7,7 +7,6 @@ import os
 from rich.console import Console
 from rich.table import Table
 
-from repair_hf.cli.subcommands import suggest
 from repair_hf.runtime.run_folder import versions
 
 OPTIONS = ()
@@ -29,4 +28,3 @@ def run() -> None:
     for name, value in rows.items():
         table.add_row(name, str(value))
     Console().print(table)
-    suggest("demo")

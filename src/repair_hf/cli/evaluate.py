@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from repair_hf.cli.subcommands import print_table, suggest
+from repair_hf.cli.subcommands import print_table
 from repair_hf.evaluation.compositional import CompositionalOptions
 from repair_hf.evaluation.options import EvaluateOptions
-from repair_hf.runtime.options import PairsOptions, StageOptions, changed, flags, opt
+from repair_hf.runtime.options import PairsOptions, StageOptions, opt
 
 EPILOG = """examples:
   repair-hf evaluate world/base --pairs runs/world --output runs/evaluate
@@ -51,8 +51,6 @@ def run(
         return
     _print_metrics(evaluation)
     print(f"-> {stage.output}")
-    mined = changed(pairs_options) | {"split": None}  # so mine uses its own default
-    suggest("mine", *flags(mined), "--model", options.model[-1], "--output", "runs/failures")
 
 
 def _print_plan(evaluation: Any) -> None:

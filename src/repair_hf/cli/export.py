@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from repair_hf.analysis.options import SourceOptions
-from repair_hf.cli.subcommands import suggest
-from repair_hf.runtime.options import StageOptions, changed, flags, need, opt
+from repair_hf.runtime.options import need, opt
 
 EPILOG = """examples:
   repair-hf export open_clip runs/train --output runs/open_clip
@@ -28,46 +27,40 @@ EPILOG = """examples:
 @dataclass
 class ExportOptions:
     model: str = need("The retriever: Hub id or folder of a CLIP, or world/base.")
+    output: str = need("Folder to write the result to.")
 
 
-def open_clip(options: ExportOptions, stage: StageOptions) -> None:
+def open_clip(options: ExportOptions) -> None:
     """Write a CLIP for open_clip, and so for CLIP_benchmark."""
     from repair_hf.encoder.open_clip import export_open_clip
 
-    size = export_open_clip(options.model, stage.output, dry_run=stage.dry_run)["parameters"]
-    if stage.dry_run:
-        print(f"{options.model}, {size:,} parameters, would be written for open_clip.")
-        return
-    name = f"local-dir:{stage.output}"
+    size = export_open_clip(options.model, options.output)["parameters"]
+    name = f"local-dir:{options.output}"
     print(
-        f"export  {options.model}, {size:,} parameters   -> {stage.output}\n"
+        f"export  {options.model}, {size:,} parameters   -> {options.output}\n"
         f"open_clip.create_model_and_transforms({name!r}) loads it; "
         f"`clip_benchmark eval --model {shlex.quote(name)} --pretrained '' --no_amp ...` evaluates it."
     )
-    suggest("evaluate", options.model, "--pairs", "...", "--output", "runs/evaluate")
 
 
 @dataclass
 class TripletOptions:
     records: list[str] = need("Folders of `repair-hf synthesize` or Hub ids of records.")
+    output: str = need("Folder to write the result to.")
     records_revision: str | None = opt(
         None, "Tag, branch or commit of records on the Hub, such as round-1; the newest by default."
     )
 
 
-def triplets(options: TripletOptions, source: SourceOptions, stage: StageOptions) -> None:
+def triplets(options: TripletOptions, source: SourceOptions) -> None:
     """Write records as triplets (anchor, positive, negative), for sentence-transformers."""
     from repair_hf.analysis.run_data import recorded_pairs
     from repair_hf.records.triplets import export_triplets
 
     pairs, revision = recorded_pairs(Path(options.records[0]), source.pairs), options.records_revision
-    counts = export_triplets(options.records, pairs, stage.output, revision=revision, dry_run=stage.dry_run)
-    if stage.dry_run:
-        print(f"{counts['records']:,} records would become up to {4 * counts['records']:,} triplets.")
-        return
+    counts = export_triplets(options.records, pairs, options.output, revision=revision)
     made = ", ".join(f"{count:,} {config}" for config, count in counts.items())
-    print(f"export  {made}   -> {stage.output}")
-    suggest("mine", *flags(changed(pairs.source)), "--model", "...", "--output", "runs/failures")
+    print(f"export  {made}   -> {options.output}")
 
 
 @dataclass
@@ -77,24 +70,19 @@ class NearMissOptions(TripletOptions):
     )
 
 
-def near_misses(options: NearMissOptions, source: SourceOptions, stage: StageOptions) -> None:
+def near_misses(options: NearMissOptions, source: SourceOptions) -> None:
     """Write records as a test in the columns of Winoground or SugarCrepe."""
     from repair_hf.analysis.run_data import recorded_pairs
     from repair_hf.records.near_misses import export_near_misses
 
-    choices: Any = {"columns": options.columns, "revision": options.records_revision, "dry_run": stage.dry_run}
+    choices: Any = {"columns": options.columns, "revision": options.records_revision}
     pairs = recorded_pairs(Path(options.records[0]), source.pairs)
-    counts = export_near_misses(options.records, pairs, stage.output, **choices)
-    if stage.dry_run:
-        print(f"{counts['records']:,} records would become up to {2 * counts['records']:,} rows.")
-        return
-    print(f"export  {', '.join(f'{count:,} {kind}' for kind, count in counts.items())}   -> {stage.output}")
-    named = f"{options.columns}={stage.output}"
-    suggest("evaluate", "...", *flags(changed(pairs.source)), "--compositional", named, "--output", "runs/evaluate")
+    counts = export_near_misses(options.records, pairs, options.output, **choices)
+    print(f"export  {', '.join(f'{count:,} {kind}' for kind, count in counts.items())}   -> {options.output}")
 
 
 ACTIONS = {
-    "open_clip": ((ExportOptions, StageOptions), open_clip),
-    "triplets": ((TripletOptions, SourceOptions, StageOptions), triplets),
-    "near-misses": ((NearMissOptions, SourceOptions, StageOptions), near_misses),
+    "open_clip": ((ExportOptions,), open_clip),
+    "triplets": ((TripletOptions, SourceOptions), triplets),
+    "near-misses": ((NearMissOptions, SourceOptions), near_misses),
 }

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from repair_hf.analysis.options import SourceOptions
 from repair_hf.runtime.options import Bounded, UserError, need, opt
 
 EPILOG = """examples:
   repair-hf figure case runs/demo --record 0123456789abcdef --output case.svg
-  repair-hf figure grid runs/demo --before world/base --after runs/demo/train/repair-0 --output grid.svg
-  repair-hf figure margin runs/demo --before world/base --after runs/demo/train/repair-0 --output margin.svg"""
+  repair-hf figure grid runs/demo --before world/base --after runs/demo/train/repair --output grid.svg
+  repair-hf figure margin runs/demo --before world/base --after runs/demo/train/repair --output margin.svg"""
 
 
 @dataclass
 class FigureOptions:
     run: str = need("Folder of a run, or folder or Hub id of records.")
     output: str = opt("figure.svg", "Figure to write: .svg or .png.")
-    seed: int = opt(0, "Seed of the random record.")
 
     def __post_init__(self) -> None:
         if Path(self.output).suffix.lower() not in (".svg", ".png"):
@@ -32,8 +31,7 @@ class FigureOptions:
 
 @dataclass
 class CaseOptions:
-    record: str | None = opt(None, "record_id of the record to draw. Default: a random one.")
-    direction: Literal["t2i", "i2t"] | None = opt(None, "Direction of the random record.")
+    record: str | None = opt(None, "record_id of the record to draw. Default: one of those that `show` draws.")
 
 
 @dataclass
@@ -64,7 +62,7 @@ def draw_case(options: FigureOptions, case: CaseOptions, source: SourceOptions) 
 
     records = _records(options, source)
     if case.record is None:
-        row = sample_records(records, n=1, direction=case.direction, seed=options.seed).rows[0]
+        row = sample_records(records, n=1).rows[0]
     else:
         ids = records["record_id"][:]
         if case.record not in ids:
@@ -80,7 +78,7 @@ def draw_grid(options: FigureOptions, retriever: RetrieverOptions, which: GridOp
     from repair_hf.analysis.run_data import gather, moved_pairs
 
     pairs = moved_pairs(options.run, source.pairs) or gather(options.run).pairs()
-    grid = full_grid(pairs, _records(options, source), which.anchor, seed=options.seed)
+    grid = full_grid(pairs, _records(options, source), which.anchor)
     before, after = (cosines(grid, encoder) for encoder in _encoders(retriever))
     _save(grid_figure(grid, before, after), options, f"grid of {grid.texts[0]!r}")
 
@@ -95,7 +93,7 @@ def draw_margin(
     from repair_hf.analysis.record_sample import sample_records
 
     records = _records(options, source)
-    rows = sample_records(records, n=which.n, seed=options.seed).rows
+    rows = sample_records(records, n=which.n).rows
     chosen = Dataset.from_list(rows, features=records.features)
     before, after = (margins(chosen, encoder) for encoder in _encoders(retriever))
     _save(margin_figure(before, after), options, f"{len(rows):,} records")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from repair_hf.cli.subcommands import suggest
 from repair_hf.runtime.options import need, opt
 
 if TYPE_CHECKING:
@@ -54,21 +53,18 @@ def records(options: RecordsOptions) -> None:
     """Upload a folder of records."""
     from repair_hf.hub.files import pack_records
 
-    repo = _push(pack_records, options, embed_source_images=options.embed_source_images)
-    revision = [] if options.tag is None else ["--records-revision", options.tag]
-    suggest("train", "--records", repo, *revision, "--pairs", "...", "--model", "...", "--output", "runs/train")
+    _push(pack_records, options, embed_source_images=options.embed_source_images)
 
 
 def model(options: ModelOptions) -> None:
     """Upload a trained model."""
     from repair_hf.hub.files import pack_model
 
-    repo = _push(pack_model, options, open_clip=options.open_clip, results=options.results)
-    suggest("evaluate", "--model", repo, "--pairs", "...", "--output", "runs/evaluate")
+    _push(pack_model, options, open_clip=options.open_clip, results=options.results)
 
 
-def _push(pack: Callable[..., Parcel], options: PushOptions, **own: Any) -> str:
-    """Pack a folder and push it, or print what would be pushed; return the repository's id."""
+def _push(pack: Callable[..., Parcel], options: PushOptions, **own: Any) -> None:
+    """Pack a folder and push it, or print what would be pushed."""
     from repair_hf.hub.push import push
 
     with TemporaryDirectory(prefix="repair-hf-") as scratch:
@@ -79,12 +75,11 @@ def _push(pack: Callable[..., Parcel], options: PushOptions, **own: Any) -> str:
             for path, size in sizes.items():
                 print(f"{_megabytes(size):>12}   {path}")
             print(f"\n{parcel.card}\nwould push {total} to {options.repo}; nothing was sent.")
-            return options.repo
+            return
         pushed = push(parcel, options.repo, private=options.private, tag=options.tag)
     what = total if pushed.is_new else "nothing has changed there"
     tag = f" = {options.tag}" if options.tag else ""
     print(f"push    {what}, revision {pushed.revision[:8]}{tag}   -> {pushed.url}")
-    return pushed.repo
 
 
 def _megabytes(size: int) -> str:

@@ -23,11 +23,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from repair_hf.cli.subcommands import load_command, perform, print_table, suggest
+from repair_hf.cli.subcommands import load_command, perform, print_table
 from repair_hf.runtime.command_line import read_recipe
+from repair_hf.runtime.files import read_json
 from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import Bounded, UserError, fields_of, need, opt
-from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.processes import refuse_several
 from repair_hf.runtime.recipes import find_recipe
 
@@ -45,8 +45,6 @@ PLACES = {"mine": "failures", "synthesize": "records", "train": "retriever", "ev
 
 @dataclass
 class RunOptions(Bounded):
-    _removed = {"output": "the rounds go to the folder above the outputs of the recipes; change these"}
-
     recipe: str = need(
         "Folder with mine.yaml, synthesize.yaml, train.yaml and evaluate.yaml, or a shipped recipe: toy."
     )
@@ -118,7 +116,6 @@ def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
     print(f"evaluated on the split `{rounds.split}`; stopped {why}   -> {folder}")
     if rounds.split == "test" and options.rounds > 1:
         print("The number of rounds was selected on the test split, which biases its metrics; use --split validation.")
-    suggest("show", rounds.records(1)[0])
 
 
 class _Rounds:

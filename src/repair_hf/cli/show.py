@@ -47,5 +47,3 @@ def run(place: PlaceOptions, options: ShowOptions, source: SourceOptions) -> Non
         print("Missing pictures are shown by their ids; --pairs shows them.")
     if is_of_mine:
         suggest("analyze", place.records)
-    elif options.dropped is None and options.change is None:
-        suggest("train", "--records", place.records, "--pairs", "...", "--model", "...", "--output", "runs/train")

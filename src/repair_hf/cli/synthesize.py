@@ -40,11 +40,8 @@ def run(
     """Repair the failures, or print an estimate of calls and cost."""
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.processes import processes
-    from repair_hf.runtime.trackers import check_trackers
     from repair_hf.synthesis.synthesize import Synthesis, check_models
 
-    if options.report_to != "none":
-        check_trackers([options.report_to])
     pairs = load_wanted(pairs_options)
     synthesis = Synthesis(options.failures, pairs, options.model, llm, editor, options, output=stage.output)
     if processes().is_main:
@@ -123,30 +120,20 @@ def _basis(*, audited: bool, batch: bool) -> str:
 
 
 def _run(synthesis: Any, folder: Path) -> dict[str, Any]:
-    """Repair, and show the progress on a page and in a tracker."""
+    """Repair, and show the progress on a page."""
     from repair_hf.analysis.live import LiveView
     from repair_hf.llm.cost import paid_in
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import RunStopped
-    from repair_hf.runtime.trackers import tracking
 
-    is_main = processes().is_main
+    def watch(synthesizer: Any) -> LiveView:
+        total = len(synthesis.failures)
+        return LiveView(folder, synthesizer.builder, total=total, spent=lambda: synthesizer.dollars)
+
     try:
-        with tracking(synthesis.options.report_to if is_main else "none", folder) as log:
-
-            def watch(synthesizer: Any) -> LiveView:
-                def track(drops: int, done: int) -> None:
-                    answers = sum(use.calls for use in synthesizer.chat.usage.values())
-                    values = {"answers": answers, "drops": drops, "dollars": synthesizer.dollars}
-                    log({f"synthesize/{name}": value for name, value in values.items()}, done)
-
-                spent = lambda: synthesizer.dollars  # noqa: E731
-                total = len(synthesis.failures)
-                return LiveView(folder, synthesizer.builder, total=total, spent=spent, track=track)
-
-            return synthesis.run(watch)
+        return synthesis.run(watch)
     except RunStopped:
-        if is_main:
+        if processes().is_main:
             _print_paid(paid_in(folder))
         raise
 

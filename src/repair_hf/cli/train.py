@@ -6,15 +6,12 @@ Writes a folder that `AutoModel` and `AutoProcessor` load, with the loss curve (
 
 from __future__ import annotations
 
-import json
 import tempfile
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repair_hf.cli.subcommands import suggest
 from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, changed, flags
-from repair_hf.runtime.own_files import read_json
 from repair_hf.training.options import Hyperparameters, TrainOptions
 
 if TYPE_CHECKING:
@@ -31,8 +28,6 @@ from its newest checkpoint, with the same loss curve. --eval-strategy epoch meas
 after each epoch, and keeps the best model. All TrainingArguments of transformers are options too: see --help-all.
 
 With records, pairs of an edit and what it was made for stand beside each training pair: see docs/training.md."""
-
-PUSHED = "pushed.json"  # file that names the repository and revision to which a model was pushed
 
 OWN_OPTIONS = (PairsOptions, StageOptions, TrainOptions, Hyperparameters)  # without transformers'
 
@@ -55,18 +50,12 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     if is_first:
         print(_setup(config))
     _settle_output(stage, config)
-    pushes, config.push_to_hub = config.push_to_hub, False  # pushed below, with the metrics
-    if pushes:
-        from repair_hf.hub.push import check_login
-
-        check_login(config.repository)
     pairs = load_wanted(pairs_options)
     validation = None if config.eval_strategy == "no" else load_wanted(pairs_options, options.validation_split)
     if stage.dry_run:
         with tempfile.TemporaryDirectory() as scratch:
             config.output_dir = scratch  # transformers' Trainer creates the folder
             return _try_out(open_trainer(options, pairs, config, validation=validation), stage.output)
-    repo = _repository(config) if pushes and is_first else None  # before the Trainer creates its folder
     trainer = open_trainer(options, pairs, config, validation=validation)
     if is_first:
         _print_plan(trainer)
@@ -76,8 +65,6 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     if is_first:
         _print_summary(finished or trainer.summary)
         print(f"-> {stage.output}")
-        if repo is not None:
-            _push(Path(stage.output), repo, config, again=finished is not None)
         tested = changed(pairs_options) | {"split": None}  # so evaluate uses its own default
         suggest("evaluate", *flags(tested), "--model", stage.output, "--output", f"{stage.output}-test")
 
@@ -90,31 +77,6 @@ def _settle_output(stage: StageOptions, config: RepairConfig) -> None:
             f"`output_dir` ({config.output_dir}) and `output` ({stage.output}) mean the same; give `output` only."
         )
     config.output_dir = stage.output
-
-
-def _repository(config: RepairConfig) -> str:
-    """Prepare the repository to push to before the training: an error should come early."""
-    from repair_hf.hub.push import prepare
-
-    return prepare(config.repository, "model", private=bool(config.hub_private_repo))
-
-
-def _push(folder: Path, repo: str, config: RepairConfig, *, again: bool) -> None:
-    """Push the model once: `repair-hf push model` may have added results and a license to its card since."""
-    from repair_hf.hub.push import push_model
-    from repair_hf.runtime.run_folder import write_atomically
-
-    note = folder / PUSHED
-    if (
-        again
-        and note.is_file()
-        and read_json(note, needs=["repo"], remedy="Delete it, and run the command again")["repo"] == repo
-    ):
-        print(f"push    already in {repo}; `repair-hf push model {folder} --repo {repo}` pushes it again")
-        return
-    pushed = push_model(folder, repo, private=bool(config.hub_private_repo))
-    write_atomically(note, json.dumps({"repo": repo, "revision": pushed.revision}) + "\n")
-    print(f"push    revision {pushed.revision[:8]}   -> {pushed.url}")
 
 
 def _setup(config: RepairConfig) -> str:

@@ -19,7 +19,7 @@ from repair_hf.toyworld.corpus import SEED, SPLITS, build_world
 EPILOG = """examples:
   repair-hf world build --output runs/world
   repair-hf world build --train 10000 --output runs/large
-  repair-hf world serve --port 8000 --latency 0.02"""
+  repair-hf world serve --port 8000"""
 
 
 @dataclass
@@ -42,12 +42,10 @@ class ServeOptions(Bounded):
     """Where the oracle listens, and which faults it simulates."""
 
     port: int = opt(8000, "Port on 127.0.0.1; 0 takes a free one.", least=0, most=65535)
-    latency: float = opt(0.0, "Seconds to wait before each answer.", least=0)
     llm: str = opt(
         "world/oracle",
         "The model: world/oracle, world/erring, or one with faults: world/oracle?missed=0.1.",
     )
-    log: str | None = opt(None, "File for one JSON line per request.")
 
 
 def build(options: BuildOptions) -> None:
@@ -67,11 +65,10 @@ def serve(options: ServeOptions) -> None:
 
     answer = partial(oracle.answer_to, errors=errors_of(options.llm, LLMS))
 
-    with ChatServer(answer, port=options.port, latency=options.latency, log=options.log) as server:
+    with ChatServer(answer, port=options.port) as server:
         url = server.base_url
         print(f"serve   the oracle, by OpenAI's protocol, at {url}", flush=True)  # a program may wait for the address
         print("It needs no key, but LiteLLM requires one to be set: OPENAI_API_KEY=none will do.", flush=True)
-        suggest("synthesize", "...", "--llm", "openai/oracle", "--llm-base-url", url)
         threading.Event().wait()
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
-from repair_hf.encoder.embedder import CAPTIONS_AT_ONCE, Embedder, TextParts, settled, unit
+from repair_hf.encoder.embedder import Embedder, settled
 from repair_hf.encoder.models import load_model
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.encoder.token_store import TokenStore
-from repair_hf.runtime.arrays import Parts
 from repair_hf.runtime.options import expect
 from repair_hf.runtime.run_folder import digest
 
@@ -114,33 +112,23 @@ class DualEncoder(Embedder):
         """Count the captions that are truncated; see `Preprocessor.report_captions`."""
         return self.preprocessor.report_captions(captions)
 
-    def _embed_images(self, images: Any, share: slice, desc: str | None, ids: Sequence[str] | None) -> Parts:
-        start = share.start
-        for pixels in self.preprocessor.batches(images, self.batch_size, desc, share):  # (B, 3, H, W)
+    def _image_vectors(self, images: Any, share: slice) -> Iterator[torch.Tensor]:
+        for pixels in self.preprocessor.batches(images, self.batch_size, share):  # (B, 3, H, W)
             with self._inference():
                 values = self.preprocessor.normalize(pixels.to(self.device)).to(self.model.dtype)
-                features = self.model.get_image_features(pixel_values=values).pooler_output.float().cpu()
-            rows = slice(start, start + len(pixels))
-            names = range(rows.start, rows.stop) if ids is None else ids[rows]
-            yield rows, unit(features, [f"image {name}" for name in names])
-            start = rows.stop
+                yield self.model.get_image_features(pixel_values=values).pooler_output.float().cpu()
 
-    def _embed_texts(self, texts: list[str], share: slice, desc: str | None) -> TextParts:
-        """Embed in order of length, so that little padding is encoded; yield in the order of the texts."""
-        total = share.stop - share.start
-        with tqdm(total=total, desc=desc, unit=" captions", delay=1, disable=None if desc else True) as bar:
-            for start in range(share.start, share.stop, CAPTIONS_AT_ONCE):
-                some = texts[start : min(start + CAPTIONS_AT_ONCE, share.stop)]
-                tokens = TokenStore(self.preprocessor, [some])
-                # longest first, so that a batch too large for the memory fails at once
-                order = torch.from_numpy(tokens.lengths).argsort(descending=True, stable=True)  # (n,)
-                features = []
-                for batch in torch.split(order, self.batch_size):
-                    with self._inference():
-                        features.append(self._text_features(tokens[batch.numpy()]).cpu())
-                    bar.update(len(batch))
-                vectors = torch.cat(features)[order.argsort()]
-                yield slice(start, start + len(some)), unit(vectors, [f"caption {text!r}" for text in some])
+    def _text_vectors(self, texts: list[str], done: Callable[[int], Any]) -> torch.Tensor:
+        """Embed in order of length, so that little padding is encoded; return in the order of the texts."""
+        tokens = TokenStore(self.preprocessor, [texts])
+        # longest first, so that a batch too large for the memory fails at once
+        order = torch.from_numpy(tokens.lengths).argsort(descending=True, stable=True)  # (n,)
+        features = []
+        for batch in torch.split(order, self.batch_size):
+            with self._inference():
+                features.append(self._text_features(tokens[batch.numpy()]).cpu())
+            done(len(batch))
+        return torch.cat(features)[order.argsort()]
 
     def _text_features(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         inputs = {name: ids.to(self.device) for name, ids in inputs.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from huggingface_hub import cached_assets_path
 
-from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.encoder.preprocessing import Preprocessor, progress
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.images import content_digest
 from repair_hf.runtime.arrays import Parts, in_memory, on_disk
@@ -66,10 +66,12 @@ class Embedder(ABC):
         """Count the captions that are truncated, and log a warning if there are any."""
 
     @abstractmethod
-    def _embed_images(self, images: Any, share: slice, desc: str | None, ids: Sequence[str] | None) -> Parts: ...
+    def _image_vectors(self, images: Any, share: slice) -> Iterator[torch.Tensor]:
+        """Yield the vectors of a share of the images in order, (n, D) of any length."""
 
     @abstractmethod
-    def _embed_texts(self, texts: list[str], share: slice, desc: str | None) -> TextParts: ...
+    def _text_vectors(self, texts: list[str], done: Callable[[int], Any]) -> torch.Tensor:
+        """Return the vectors of texts, (n, D) of any length, and call `done` with the number that each batch adds."""
 
     @property
     def name(self) -> str:
@@ -156,6 +158,23 @@ class Embedder(ABC):
             on_disk(files[1], shapes[1], parts=of_texts, what="The captions' vectors", **keep),
         )
 
+    def _embed_images(self, images: Any, share: slice, desc: str | None, ids: Sequence[str] | None) -> Parts:
+        start = share.start
+        with progress(share, desc, " images") as bar:
+            for vectors in self._image_vectors(images, share):
+                rows = slice(start, start + len(vectors))
+                names = range(rows.start, rows.stop) if ids is None else ids[rows]
+                yield rows, unit(vectors, [f"image {name}" for name in names])
+                bar.update(len(vectors))
+                start = rows.stop
+
+    def _embed_texts(self, texts: list[str], share: slice, desc: str | None) -> TextParts:
+        with progress(share, desc, " captions") as bar:
+            for start in range(share.start, share.stop, CAPTIONS_AT_ONCE):
+                some = texts[start : min(start + CAPTIONS_AT_ONCE, share.stop)]
+                vectors = self._text_vectors(some, bar.update)
+                yield slice(start, start + len(some)), unit(vectors, [f"caption {text!r}" for text in some])
+
     @contextmanager
     def _autocast(self) -> Iterator[None]:
         dtype = PRECISIONS[self.precision]
@@ -210,3 +229,29 @@ def settled(config: dict[str, Any]) -> dict[str, Any]:
         for key, value in config.items()
         if key not in NOT_OF_THE_WEIGHTS
     }
+
+
+def check_retriever(encoder: Embedder, made_with: Iterable[str | None], what: str) -> None:
+    """Check that an encoder is among the retrievers that `what` was made with.
+
+    Args:
+        encoder: The retriever.
+        made_with: Names as `Embedder.name` gives them; None is an unknown one, which may be any.
+        what: For the error, such as "The records of runs/records".
+
+    Raises:
+        UserError: If it is not.
+    """
+    names = set(made_with)
+    if None in names or not names or any(_is(encoder, str(name)) for name in names):
+        return
+    raise UserError(
+        f"{what} were made with {', '.join(sorted(map(str, names)))}, but --model is {encoder.name}. Give the same "
+        "model, or add --any-model to continue with this one."
+    )
+
+
+def _is(encoder: Embedder, name: str) -> bool:
+    """Compare digests, which change with the versions of transformers and Pillow, too; of the Hub's models, ids."""
+    model, _, digest = name.rpartition("@")
+    return digest == encoder.digest or (model == encoder.origin and not Path(model).exists())

@@ -224,15 +224,10 @@ def _other_format(model: str) -> str | None:
 
 def _reason(error: Exception) -> str:
     said = " ".join(str(error).split())[:200].rstrip(". ") or type(error).__name__
-    again = "Copy or download it again."
     if isinstance(error, pickle.UnpicklingError):
         return "its weights are a pickle that is damaged or would run code. Give a checkpoint with model.safetensors."
     if isinstance(error, SafetensorError):
-        return f"its weights are damaged or cut short ({said}). {again}"
-    if isinstance(error, KeyError):
-        said = f"{said} is missing in one of its files"
-    if isinstance(error, RecursionError):
-        said = "one of its JSON files is nested too deeply"
+        return f"its weights are damaged or cut short ({said}). Copy or download it again."
     return (
         f"{said}. Give a folder or Hub id with {CONFIG}, model.safetensors, tokenizer.json and the processor's files."
     )

@@ -62,13 +62,12 @@ BLOCKS = {
 }
 
 
-def export_open_clip(model: str | Path, output: str | Path, *, dry_run: bool = False) -> dict[str, Any]:
+def export_open_clip(model: str | Path, output: str | Path) -> dict[str, Any]:
     """Write a retriever for open_clip, as `repair-hf export open_clip` does.
 
     Args:
         model: Hub id or folder of a CLIP, or `world/base`.
         output: Folder to write; a finished one is left as it is.
-        dry_run: Check everything, and write nothing.
 
     Returns:
         `parameters` (how many), and the content of `open_clip_config.json`.
@@ -85,10 +84,7 @@ def export_open_clip(model: str | Path, output: str | Path, *, dry_run: bool = F
     found = {"parameters": size, **open_clip_config(encoder, name)}
     inputs = {"model": str(model), "model_digest": encoder.digest}
     stage = Stage("export open_clip", output, inputs=inputs, words=["--model", str(model)])
-    stage.check()
-    if not dry_run:
-        stage.run(lambda folder: found | write_open_clip(encoder, output, name=name))
-    return found
+    return stage.run(lambda folder: found | write_open_clip(encoder, output, name=name))
 
 
 def write_open_clip(encoder: DualEncoder, folder: str | Path, *, name: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from datasets import Dataset
 from huggingface_hub import cached_assets_path
 from torch import Tensor
 
-from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.encoder.preprocessing import Preprocessor, progress
 from repair_hf.pairs.images import content_digest
 from repair_hf.runtime.arrays import on_disk
 from repair_hf.runtime.options import EmbeddingOptions, UserError
@@ -63,11 +63,12 @@ class PixelStore:
 
         def parts() -> Iterator[tuple[slice, np.ndarray]]:
             share = processes().share(len(images), IMAGES_AT_ONCE)
-            title = "Decoding images" if processes().is_main else None
             start = share.start
-            for batch in preprocessor.batches(images[column], IMAGES_AT_ONCE, title, share):
-                yield slice(start, start + len(batch)), batch.numpy()
-                start += len(batch)
+            with progress(share, "Decoding images" if processes().is_main else None, " images") as bar:
+                for batch in preprocessor.batches(images[column], IMAGES_AT_ONCE, share):
+                    yield slice(start, start + len(batch)), batch.numpy()
+                    start += len(batch)
+                    bar.update(len(batch))
 
         self._pixels = on_disk(  # (N, 3, H, W)
             self.path,

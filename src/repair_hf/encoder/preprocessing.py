@@ -128,26 +128,20 @@ class Preprocessor:
         """Count the captions that are truncated; see the function of this name."""
         return report_captions(self.processor.tokenizer, self.max_length, captions)
 
-    def batches(self, images: Any, size: int, desc: str | None = None, share: slice = slice(None)) -> Iterator[Tensor]:
-        """Yield images in order, `size` at a time, as (n, 3, H, W) uint8; decode in advance.
+    def batches(self, images: Any, size: int, share: slice) -> Iterator[Tensor]:
+        """Yield a share of images in order, `size` at a time, as (n, 3, H, W) uint8; decode in advance.
 
-        `images` is a list of images, a column of a dataset, a `PixelStore`, or a uint8 tensor; `share` says which of
-        them; `desc` is the title of the progress bar, and without it there is none.
+        `images` is a list of images, a column of a dataset, a `PixelStore`, or a uint8 tensor.
         """
-        first, stop, _ = share.indices(len(images))
-        cuts = [(start, min(start + size, stop)) for start in range(first, stop, size)]
-        with tqdm(total=stop - first, desc=desc, unit=" images", delay=1, disable=None if desc else True) as bar:
-            for pixels in ahead(lambda cut: self._load(images, *cut), cuts):
-                yield pixels
-                bar.update(len(pixels))
 
-    def _load(self, images: Any, start: int, stop: int) -> Tensor:
-        cuts = [(first, min(first + DECODED_AT_ONCE, stop)) for first in range(start, stop, DECODED_AT_ONCE)]
-        return torch.cat([self._pixels(images, *cut) for cut in cuts])
+        def resized(part: tuple[int, int]) -> Tensor:
+            some = read_images(images, *part)
+            return some if isinstance(some, Tensor) else self.images(some)
 
-    def _pixels(self, images: Any, start: int, stop: int) -> Tensor:
-        some = read_images(images, start, stop)
-        return some if isinstance(some, Tensor) else self.images(some)
+        def load(cut: tuple[int, int]) -> Tensor:
+            return torch.cat([resized(part) for part in cuts_of(*cut, DECODED_AT_ONCE)])
+
+        yield from ahead(load, cuts_of(share.start, share.stop, size))
 
     def _process(self, images: Sequence[PIL.Image.Image], **kwargs: Any) -> np.ndarray:
         pixels = self.processor.image_processor(list(images), do_convert_rgb=True, **kwargs)["pixel_values"]
@@ -203,28 +197,13 @@ def read_images(images: Any, start: int, stop: int) -> Any:
 
 
 def report_captions(tokenizer: Any, max_length: int, captions: Sequence[str]) -> int:
-    """Count the captions that are truncated. Log a warning if there are any, or captions of unknown tokens.
-
-    Unknown is also a token that is a part of a character: where a tokenizer lacks a script, it spells its bytes.
-    """
+    """Count the captions that are truncated, and log a warning if there are any."""
     room = max_length - tokenizer.num_special_tokens_to_add()
-    n_cut = n_strange = 0
-    strange: dict[int, bool] = {}  # token id -> whether it is unknown
+    n_cut = 0
     for start in range(0, len(captions), TOKENIZED_AT_ONCE):
         some = list(captions[start : start + TOKENIZED_AT_ONCE])
-        for ids in tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"]:
-            n_cut += len(ids) > room
-            for one in ids:
-                if one not in strange:
-                    strange[one] = one == tokenizer.unk_token_id or "\ufffd" in tokenizer.decode([one])
-            n_strange += 2 * sum(strange[one] for one in ids) > len(ids)
+        n_cut += sum(len(ids) > room for ids in tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"])
     warn_of_cuts(n_cut, len(captions), max_length)
-    if n_strange:
-        logger.warning(
-            "More than half of the tokens of %s of %s captions are unknown to the model's tokenizer. Is it made "
-            "for their language?",
-            f"{n_strange:,}", f"{len(captions):,}",
-        )  # fmt: skip
     return n_cut
 
 
@@ -233,6 +212,16 @@ def warn_of_cuts(n_cut: int, n: int, max_length: int) -> None:
     if n_cut:
         cut = f"{n_cut:,} of {n:,} captions were truncated"
         logger.warning("%s to %d tokens, the most that the model reads.", cut, max_length)
+
+
+def progress(share: slice, title: str | None, unit: str) -> tqdm:
+    """Return the progress bar of a share; without a title it is not shown."""
+    return tqdm(total=share.stop - share.start, desc=title, unit=unit, delay=1, disable=None if title else True)
+
+
+def cuts_of(start: int, stop: int, size: int) -> list[tuple[int, int]]:
+    """Cut a range into pieces of `size`; the last may be smaller."""
+    return [(first, min(first + size, stop)) for first in range(start, stop, size)]
 
 
 def ahead(work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:

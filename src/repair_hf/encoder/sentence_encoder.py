@@ -9,27 +9,26 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any
 
 import torch
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from repair_hf.encoder.embedder import CAPTIONS_AT_ONCE, Embedder, TextParts, settled, unit
+from repair_hf.encoder.embedder import Embedder, settled
 from repair_hf.encoder.preprocessing import (
     DECODED_AT_ONCE,
     PADDED_TO_FULL_LENGTH,
     ahead,
+    cuts_of,
     image_settings,
     read_images,
     report_captions,
     tokenizer_settings,
 )
 from repair_hf.pairs.images import in_8_bits
-from repair_hf.runtime.arrays import Parts
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
 
@@ -146,33 +145,25 @@ class SentenceEncoder(Embedder):
             return 0
         return report_captions(tokenizer, longest, captions)
 
-    def _embed_images(self, images: Any, share: slice, desc: str | None, ids: Sequence[str] | None) -> Parts:
+    def _image_vectors(self, images: Any, share: slice) -> Iterator[torch.Tensor]:
         def load(cut: tuple[int, int]) -> list[Any]:
             return [in_8_bits(image).convert("RGB") for image in read_images(images, *cut)]
 
-        batches = _cuts(share.start, share.stop, self.batch_size)
-        cuts = [cut for batch in batches for cut in _cuts(*batch, IMAGES_AT_ONCE)]
-        pictures = chain.from_iterable(ahead(load, [piece for cut in cuts for piece in _cuts(*cut, DECODED_AT_ONCE)]))
-        with tqdm(
-            total=share.stop - share.start, desc=desc, unit=" images", delay=1, disable=None if desc else True
-        ) as bar:
-            for start, stop in cuts:
-                some = list(islice(pictures, stop - start))
-                vectors = self._encode(self.model.encode_document, some, self.document_prompt)
-                names = range(start, stop) if ids is None else ids[start:stop]
-                yield slice(start, stop), unit(vectors, [f"image {name}" for name in names])
-                bar.update(stop - start)
+        batches = cuts_of(share.start, share.stop, self.batch_size)
+        cuts = [cut for batch in batches for cut in cuts_of(*batch, IMAGES_AT_ONCE)]
+        pictures = chain.from_iterable(
+            ahead(load, [piece for cut in cuts for piece in cuts_of(*cut, DECODED_AT_ONCE)])
+        )
+        for start, stop in cuts:
+            some = list(islice(pictures, stop - start))
+            yield self._encode(self.model.encode_document, some, self.document_prompt)
 
-    def _embed_texts(self, texts: list[str], share: slice, desc: str | None) -> TextParts:
-        with tqdm(
-            total=share.stop - share.start, desc=desc, unit=" captions", delay=1, disable=None if desc else True
-        ) as bar:
-            for start, stop in _cuts(share.start, share.stop, CAPTIONS_AT_ONCE):
-                # as a dict, or the library would open a caption that is the address or path of an image
-                some = [{"text": text} for text in texts[start:stop]]
-                vectors = self._encode(self.model.encode_query, some, self.query_prompt, **self._padding)
-                yield slice(start, stop), unit(vectors, [f"caption {text!r}" for text in texts[start:stop]])
-                bar.update(stop - start)
+    def _text_vectors(self, texts: list[str], done: Callable[[int], Any]) -> torch.Tensor:
+        # as a dict, or the library would open a caption that is the address or path of an image
+        some = [{"text": text} for text in texts]
+        vectors = self._encode(self.model.encode_query, some, self.query_prompt, **self._padding)
+        done(len(some))
+        return vectors
 
     def _encode(self, encode: Any, items: list[Any], prompt: str | None, **how: Any) -> torch.Tensor:
         with self._autocast():
@@ -191,10 +182,6 @@ def is_sentence_transformer(model: Any) -> bool:
     """Return whether a loaded model is a `SentenceTransformer`, without importing the library."""
     library = sys.modules.get("sentence_transformers")
     return library is not None and isinstance(model, library.SentenceTransformer)
-
-
-def _cuts(start: int, stop: int, size: int) -> list[tuple[int, int]]:
-    return [(first, min(first + size, stop)) for first in range(start, stop, size)]
 
 
 def _full_padding(model: Any) -> dict[str, Any]:

@@ -1,27 +1,24 @@
 """The common form of compositional benchmarks: pictures, true captions, and captions that are almost true.
 
-`Cases` holds which pictures and captions each case compares, how to score them, and the metrics. Each distinct picture
-and caption is stored, and embedded, once.
+A benchmark is a loader of cases, a judge of their cosines, and the metrics. Each distinct picture and caption is
+embedded once.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import product
-from pathlib import Path, PurePath
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-import PIL.Image
-import PIL.ImageOps
 
-from repair_hf.evaluation.hub import EncodedImages
-from repair_hf.pairs.images import UNDECODABLE, in_rgb, open_image
+from repair_hf.evaluation.pictures import Photographs, find_photographs
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
 
-Box = tuple[float, float, float, float]  # left, upper, right, lower in pixels
 SHOWN = 3  # examples in a message
 
 # Maps (n, a, b) cosines of pictures with captions and (n, b, b) of captions with captions to (n,) margins per measure.
@@ -40,24 +37,61 @@ class Metric:
 
 
 @dataclass(frozen=True)
+class Case:
+    """One question of a benchmark."""
+
+    id: str  # unique
+    group: str  # category, relation, seed, or whatever the metrics distinguish
+    pictures: tuple[Any, ...]  # rows of the benchmark's pictures; before `with_files` names of files, each with a box
+    captions: tuple[str, ...]
+    picture_id: str  # the picture with which it is drawn in a resample
+
+
+@dataclass(frozen=True)
 class Cases:
-    """The cases of one benchmark."""
+    """The cases of one benchmark, each of a pictures and b captions."""
 
     benchmark: str  # prefix of the metrics' keys; ends in `_subset` if cases are missing
+    cases: Sequence[Case]
     pictures: Photographs | None  # None for the images of the evaluated pairs, in their order
-    captions: list[str]  # the distinct captions
-    picture: np.ndarray  # (n, a) rows of `pictures`
-    caption: np.ndarray  # (n, b) rows of `captions`
-    case_ids: list[str]  # (n,) unique names
-    picture_ids: list[str]  # (n,) the picture with which a case is drawn in a resample
-    groups: list[str]  # (n,) category, relation, seed, or whatever the metrics distinguish
     judge: Judge  # computes the margins; a case is right if its margin is above 0
     metrics: tuple[Metric, ...]
     counts: Mapping[str, int] = field(default_factory=dict)  # further counts for `metrics.json`
     compares_captions: bool = False  # whether the judge needs the captions' cosines with one another
 
     def __len__(self) -> int:
-        return len(self.case_ids)
+        return len(self.cases)
+
+    @property
+    def case_ids(self) -> list[str]:
+        """The (n,) names of the cases."""
+        return [case.id for case in self.cases]
+
+    @property
+    def picture_ids(self) -> list[str]:
+        """The (n,) pictures with which the cases are drawn."""
+        return [case.picture_id for case in self.cases]
+
+    @property
+    def groups(self) -> list[str]:
+        """The (n,) groups."""
+        return [case.group for case in self.cases]
+
+    @cached_property
+    def captions(self) -> list[str]:
+        """The distinct captions."""
+        return list(dict.fromkeys(chain.from_iterable(case.captions for case in self.cases)))
+
+    @cached_property
+    def caption(self) -> np.ndarray:
+        """The captions of each case as rows of `captions`, (n, b)."""
+        rows = {text: row for row, text in enumerate(self.captions)}
+        return np.array([[rows[text] for text in case.captions] for case in self.cases], np.int64)
+
+    @cached_property
+    def picture(self) -> np.ndarray:
+        """The pictures of each case as rows of `pictures`, (n, a)."""
+        return np.array([case.pictures for case in self.cases], np.int64)
 
     @property
     def fingerprint(self) -> str:
@@ -83,56 +117,28 @@ def macro(name: str, groups: Sequence[str], measure: str = "accuracy") -> Metric
     return Metric(name, measure, tuple(groups), (1 / len(groups),) * len(groups))
 
 
-def numbered(texts: Sequence[Sequence[str]]) -> tuple[list[str], np.ndarray]:
-    """Return the distinct texts, and the (n, b) texts as rows of these."""
-    rows: dict[str, int] = {}
-    found = np.array([[rows.setdefault(text, len(rows)) for text in case] for case in texts], np.int64)
-    return list(rows), found
-
-
-class Photographs:
-    """Image files, or boxes cut from them, decoded to RGB on access; whole pictures are rotated upright."""
-
-    def __init__(self, sources: Sequence[Path] | EncodedImages, boxes: Sequence[Box] | None = None) -> None:
-        self.sources, self.boxes = sources, boxes
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    def __getitem__(self, rows: np.ndarray) -> list[PIL.Image.Image]:
-        return [self._open(self.sources[int(row)], int(row)) for row in rows]
-
-    def _open(self, source: bytes | Path, row: int) -> PIL.Image.Image:
-        try:
-            return self._decoded(source, row)
-        except UNDECODABLE as error:
-            name = f"picture {row}" if isinstance(source, bytes) else source
-            raise UserError(
-                f"{name} of a compositional benchmark cannot be decoded ({error}). Replace it, or remove the file and "
-                "evaluate the other cases with --compositional-subset."
-            ) from error
-
-    def _decoded(self, source: bytes | Path, row: int) -> PIL.Image.Image:
-        with open_image(source if isinstance(source, bytes) else str(source)) as image:
-            if self.boxes is None:
-                return in_rgb(PIL.ImageOps.exif_transpose(image))
-            left, upper, right, lower = self.boxes[row]
-            # Some copies of a dataset contain the cut parts, and still the boxes.
-            is_cut = abs(image.width - (right - left)) < 1 and abs(image.height - (lower - upper)) < 1
-            return in_rgb(image if is_cut else image.crop((left, upper, right, lower)))
-
-
-def find_photographs(names: Sequence[str], folders: Sequence[Path]) -> dict[str, Path]:
-    """Map the names that are found to paths: in one of the folders, by the relative name or by its last part."""
-    found: dict[str, Path] = {}
-    for name in dict.fromkeys(names):
-        path = PurePath(name)
-        if path.is_absolute() or ".." in path.parts:  # a data file must not name files outside the folders
-            continue
-        for folder, part in product(folders, (name, path.name)):
-            if os.path.isfile(folder / part):  # no error for any name
-                found.setdefault(name, folder / part)
+def texts_of(row: Any, names: Sequence[str], where: str) -> tuple[str, ...]:
+    """Return the texts that a row of a benchmark's file must have."""
+    found: Any = tuple(row.get(name) if isinstance(row, dict) else None for name in names)
+    if not all(isinstance(text, str) for text in found):
+        raise UserError(f"{where} needs the texts {', '.join(names)}, got {ascii(row)[:200]}.")
     return found
+
+
+def with_files(cases: Sequence[Case], folders: Sequence[Path]) -> tuple[list[Case], Photographs, list[str]]:
+    """Find the photographs of cases, whose pictures are pairs of a file's name and a box, or None for all of it.
+
+    Returns:
+        The cases whose photographs are all found, their pictures, and the names that are missing.
+    """
+    names = list(dict.fromkeys(name for case in cases for name, _ in case.pictures))
+    found = find_photographs(names, folders)
+    kept = [case for case in cases if all(name in found for name, _ in case.pictures)]
+    parts = dict.fromkeys(part for case in kept for part in case.pictures)  # many cases may share one
+    rows = {part: row for row, part in enumerate(parts)}
+    numbered = [replace(case, pictures=tuple(rows[part] for part in case.pictures)) for case in kept]
+    pictures = Photographs([found[name] for name, _ in parts], [box for _, box in parts])
+    return numbered, pictures, [name for name in names if name not in found]
 
 
 def whole_or_subset(benchmark: str, *, found: int, published: int, missing: Sequence[str], subset: bool) -> str:

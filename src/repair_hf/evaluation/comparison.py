@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,7 +21,6 @@ import pyarrow.compute as pc
 from repair_hf.evaluation.intervals import interval
 from repair_hf.runtime.options import UserError
 
-KEYS = ("benchmark", "measure")
 CHANGES = ("repaired", "broken", "improved", "worsened", "unchanged")
 
 
@@ -52,11 +52,6 @@ def changes(before: np.ndarray, now: np.ndarray) -> np.ndarray:
     return names.astype(object)
 
 
-def are_of_same_queries(before: pa.Table, now: pa.Table) -> bool:
-    """Whether two tables of ranks hold the same queries, in the same order."""
-    return all(before[name].equals(now[name]) for name in ("direction", "q_id"))
-
-
 def compare_queries(before: pa.Table, now: pa.Table) -> pa.Table:
     """Join the ranks of two models by query.
 
@@ -68,7 +63,7 @@ def compare_queries(before: pa.Table, now: pa.Table) -> pa.Table:
     Raises:
         UserError: If the queries differ.
     """
-    if not are_of_same_queries(before, now):
+    if not all(before[name].equals(now[name]) for name in ("direction", "q_id")):
         names = " and ".join(f"`{ranks['model'][0].as_py()}`" for ranks in (before, now))
         raise UserError(f"The ranks of {names} are of different queries; evaluate both on the same pairs.")
     old, new = before["gt_rank"].to_numpy(), now["gt_rank"].to_numpy()
@@ -91,11 +86,8 @@ def compare_queries(before: pa.Table, now: pa.Table) -> pa.Table:
 
 def count_changes(queries: pa.Table) -> dict[str, dict[str, int]]:
     """Count the queries by direction and change."""
-    direction, change = (queries[name].to_numpy() for name in ("direction", "change"))
-    return {
-        name: {kind: int(((direction == name) & (change == kind)).sum()) for kind in CHANGES}
-        for name in ("i2t", "t2i")
-    }
+    found = Counter(zip(*(queries[name].to_pylist() for name in ("direction", "change")), strict=True))
+    return {direction: {kind: found[direction, kind] for kind in CHANGES} for direction in ("i2t", "t2i")}
 
 
 def changed_cases(before: pa.Table, now: pa.Table) -> dict[str, dict[str, list[str]]]:
@@ -103,13 +95,11 @@ def changed_cases(before: pa.Table, now: pa.Table) -> dict[str, dict[str, list[s
 
     The tables are those of `evaluate_compositional` on the same cases.
     """
-    names = [f"{one}_{measure}" for one, measure in zip(*(now[name].to_pylist() for name in KEYS), strict=True)]
-    ids, (was, is_now) = np.array(now["case_id"]), (table["correct"].to_numpy() for table in (before, now))
-    found = {}
-    for name in dict.fromkeys(names):
-        own = np.array(names) == name
-        kinds = {"repaired": own & ~was & is_now, "broken": own & was & ~is_now}
-        found[name] = {kind: ids[rows].tolist() for kind, rows in kinds.items()}
+    rows, found = now.to_pandas(), {}
+    rows["was"] = before["correct"].to_numpy()
+    for (benchmark, measure), own in rows.groupby(["benchmark", "measure"], sort=False):
+        kinds = {"repaired": ~own["was"] & own["correct"], "broken": own["was"] & ~own["correct"]}
+        found[f"{benchmark}_{measure}"] = {kind: own["case_id"][some].tolist() for kind, some in kinds.items()}
     return found
 
 

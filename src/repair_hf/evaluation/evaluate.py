@@ -22,19 +22,19 @@ from repair_hf.evaluation.comparison import (
 )
 from repair_hf.evaluation.compositional import CompositionalOptions, load_benchmarks
 from repair_hf.evaluation.intervals import Draws, interval
+from repair_hf.evaluation.judging import FILE as CASES
 from repair_hf.evaluation.judging import (
     compositional_metrics,
     evaluate_compositional,
     load_cases,
     resample_compositional,
-    save_cases,
 )
 from repair_hf.evaluation.near_misses import load_near_misses
 from repair_hf.evaluation.options import EvaluateOptions
 from repair_hf.evaluation.provenance import provenance
-from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_direction, save_ranks
+from repair_hf.evaluation.ranks import FILE as RANKS
+from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_direction, save_table
 from repair_hf.evaluation.retrieval import rank_queries, resample_retrieval, retrieval_metrics
-from repair_hf.evaluation.tables import save_table
 from repair_hf.evaluation.training_data import check_unseen, plain_before
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.records.dataset import load_records
@@ -166,11 +166,10 @@ class Evaluation:
         """Rank the queries and judge the cases; save both, and return their metrics with intervals."""
         pairs, resamples = self.pairs, self.options.resamples
         pixels = pixels_for(pairs.images, encoder.preprocessor, self.options)
-        cache, everyone = None if folder is None else vectors_folder(), processes()
+        cache = None if folder is None else vectors_folder()
         images, texts = encoder.embed_pairs(pairs, pixels=pixels, cache_folder=cache)  # (N, D), (M, D)
-        how: Any = {"device": encoder.device, "everyone": everyone}
-        rankings = rank_queries(images, texts, pairs.caption_image, fps=1, **how)
-        if not everyone.is_main:
+        rankings = rank_queries(images, texts, pairs.caption_image, fps=1, device=encoder.device)
+        if not processes().is_main:
             return {}
         table, cases = rank_table(rankings, pairs, name), None
         ranks = ranks_by_direction(table)
@@ -185,9 +184,9 @@ class Evaluation:
         metrics["n_texts_cut"] = encoder.report_captions(pairs.captions["caption"])
         self._tables[name] = table, cases
         if folder is not None:
-            save_ranks(table, folder)
+            save_table(table, folder / RANKS)
             if cases is not None:
-                save_cases(cases, folder)
+                save_table(cases, folder / CASES)
             write_json(folder / "metrics.json", metrics)
         return metrics
 

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from repair_hf.encoder.embedder import Embedder
 from repair_hf.evaluation.cases import Cases, Metric
 from repair_hf.evaluation.intervals import Draws
-from repair_hf.evaluation.tables import load_table, save_table
+from repair_hf.evaluation.ranks import load_table
 from repair_hf.mining.scores import exact_scores, quietly
 
 FILE = "cases.parquet"
@@ -49,12 +51,13 @@ def compositional_metrics(table: pa.Table, sets: Sequence[Cases]) -> dict[str, f
     """Return each benchmark's metrics, and its counts: `{benchmark}_n_cases`, `_n_pictures`, `_n_ties`, ..."""
     found: dict[str, float] = {}
     for cases in sets:
-        for measure, rows in _rows(table, cases.benchmark).items():
-            for metric in cases.metrics:
-                if metric.measure == measure:
-                    columns = _columns(rows, metric)  # (n, groups)
-                    found[f"{cases.benchmark}_{metric.name}"] = float(_weighted(np.nanmean(columns, axis=0), metric))
-        found |= _counts(cases, table)
+        rows = _rows(table, cases)
+        for metric in cases.metrics:
+            means = np.nanmean(_columns(rows, metric), axis=0)  # (means,)
+            found[f"{cases.benchmark}_{metric.name}"] = float(_weighted(means, metric))
+        n_ties = rows[rows["margin"] == 0]["case_id"].nunique()
+        counts = {"n_cases": len(cases), "n_pictures": len(set(cases.picture_ids)), "n_ties": n_ties, **cases.counts}
+        found |= {f"{cases.benchmark}_{name}": value for name, value in counts.items()}
     return found
 
 
@@ -62,15 +65,12 @@ def resample_compositional(table: pa.Table, sets: Sequence[Cases], resamples: in
     """Return the same metrics, (R,) each, in resamples of the pictures; a picture is drawn with all of its cases."""
     samples = {}
     for cases in sets:
-        for measure, rows in _rows(table, cases.benchmark).items():
-            ids, picture = np.unique(
-                rows["picture_id"].to_numpy(zero_copy_only=False).astype(str), return_inverse=True
-            )
-            draws = Draws(len(ids), resamples)
-            for metric in cases.metrics:
-                if metric.measure == measure:
-                    means = draws.means(_columns(rows, metric), picture)  # (R, groups)
-                    samples[f"{cases.benchmark}_{metric.name}"] = _weighted(means, metric)
+        rows = _rows(table, cases)
+        ids, picture = np.unique(cases.picture_ids, return_inverse=True)
+        draws = Draws(len(ids), resamples)
+        for metric in cases.metrics:
+            means = draws.means(_columns(rows, metric), picture)  # (R, means)
+            samples[f"{cases.benchmark}_{metric.name}"] = _weighted(means, metric)
     return samples
 
 
@@ -85,13 +85,8 @@ def told_cases(measured: Mapping[str, Mapping[str, Any]], sets: Sequence[Cases])
     return lines
 
 
-def save_cases(table: pa.Table, folder: str | Path) -> None:
-    """Write a model's cases to a folder, atomically."""
-    save_table(table, Path(folder) / FILE)
-
-
 def load_cases(folder: str | Path) -> pa.Table:
-    """Read what `save_cases` wrote.
+    """Read the cases of a model from the folder of its evaluation.
 
     Raises:
         UserError: If the file is missing.
@@ -144,23 +139,19 @@ def _scores(rows: np.ndarray, others: np.ndarray, row: np.ndarray, other: np.nda
     return exact_scores(rows, left_of, others, right_of)[place].reshape(left.shape)
 
 
-def _rows(table: pa.Table, benchmark: str) -> dict[str, pa.Table]:
-    """Return the rows of one benchmark by measure."""
-    own = table.filter(np.asarray(table["benchmark"]) == benchmark)
-    measures = np.asarray(own["measure"])
-    return {measure: own.filter(measures == measure) for measure in dict.fromkeys(measures)}
+def _rows(table: pa.Table, cases: Cases) -> pd.DataFrame:
+    return table.filter(pc.equal(table["benchmark"], cases.benchmark)).to_pandas()
 
 
-def _columns(rows: pa.Table, metric: Metric) -> np.ndarray:
+def _columns(rows: pd.DataFrame, metric: Metric) -> np.ndarray:
     """Return each case's value in each mean of a metric, (n, means); NaN if it is excluded from it."""
-    margin = rows["margin"].to_numpy()
-    right = (margin >= 0 if metric.ties_right else margin > 0).astype(np.float64)[:, None]
+    own = rows[rows["measure"] == metric.measure]
+    margin, group = own["margin"].to_numpy()[:, None], own["group"].to_numpy(object)[:, None]
+    right = (margin >= 0 if metric.ties_right else margin > 0).astype(np.float64)
     if metric.groups is None:
         return right
-    group = np.asarray(rows["group"])
-    if metric.weights is None:
-        return np.where(np.isin(group, metric.groups)[:, None], right, np.nan)
-    return np.where(group[:, None] == np.array(metric.groups, object), right, np.nan)
+    is_in = group == np.array(metric.groups, object)  # (n, groups)
+    return np.where(is_in if metric.weights else is_in.any(1, keepdims=True), right, np.nan)
 
 
 def _weighted(means: np.ndarray, metric: Metric) -> np.ndarray:
@@ -168,10 +159,3 @@ def _weighted(means: np.ndarray, metric: Metric) -> np.ndarray:
     weights = np.where(np.isfinite(means), np.array(metric.weights or (1.0,)), 0)
     with np.errstate(invalid="ignore"):
         return np.nansum(means * weights, axis=-1) / weights.sum(-1)
-
-
-def _counts(cases: Cases, table: pa.Table) -> dict[str, int]:
-    own = table.filter(np.asarray(table["benchmark"]) == cases.benchmark)
-    tied = set(own.filter(own["margin"].to_numpy() == 0)["case_id"].to_pylist())
-    counts = {"n_cases": len(cases), "n_pictures": len(set(cases.picture_ids)), "n_ties": len(tied), **cases.counts}
-    return {f"{cases.benchmark}_{name}": value for name, value in counts.items()}

@@ -20,15 +20,15 @@ from pathlib import Path
 import numpy as np
 from datasets import Dataset
 
-from repair_hf.evaluation.cases import Cases, Metric, Photographs, numbered
+from repair_hf.evaluation.cases import Case, Cases, Metric
 from repair_hf.evaluation.comparison import changed_cases
-from repair_hf.evaluation.hub import EncodedImages
 from repair_hf.evaluation.judging import load_cases
+from repair_hf.evaluation.pictures import EncodedImages, Photographs
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.dataset import Place, load_records
-from repair_hf.records.source_images import lacks_images, restore_images
+from repair_hf.records.images import lacks_images, restore_images
+from repair_hf.runtime.files import read_json, read_yaml
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.own_files import read_json, read_yaml
 
 logger = logging.getLogger(__name__)
 
@@ -109,25 +109,18 @@ def load_changed(folder: str | Path, change: str) -> Dataset:
 
 
 def _cases(records: Dataset, direction: str) -> Cases:
-    texts = records.select_columns([name for name in records.column_names if not name.endswith("_image")]).to_dict()
     if direction == "i2t":  # one picture, three captions
-        pictures, picture = _pictures(records, ["q_image"])
-        captions, caption = numbered(list(zip(*(texts[f"{role}_text"] for role in ROLES), strict=True)))
+        columns, texts, drawn = ["q_image"], [f"{role}_text" for role in ROLES], "q_id"
     else:
-        pictures, picture = _pictures(records, [f"{role}_image" for role in ROLES])
-        captions, caption = numbered([[text] for text in texts["q_text"]])
-    return Cases(
-        f"{NAME}_{direction}",
-        Photographs(pictures),
-        captions,
-        picture,
-        caption,
-        texts["record_id"],
-        texts["q_id"] if direction == "i2t" else texts["gt_id"],
-        ["all"] * len(records),
-        _judge,
-        tuple(Metric(measure, measure) for measure in MEASURES),
-    )
+        columns, texts, drawn = [f"{role}_image" for role in ROLES], ["q_text"], "gt_id"
+    pictures, picture = _pictures(records, columns)
+    rows = records.select_columns(["record_id", drawn, *texts]).to_list()
+    cases = [
+        Case(row["record_id"], "all", tuple(own), tuple(row[name] for name in texts), row[drawn])
+        for row, own in zip(rows, picture, strict=True)
+    ]
+    metrics = tuple(Metric(measure, measure) for measure in MEASURES)
+    return Cases(f"{NAME}_{direction}", cases, Photographs(pictures), _judge, metrics)
 
 
 def _judge(scores: np.ndarray, _: np.ndarray | None) -> dict[str, np.ndarray]:
@@ -135,12 +128,14 @@ def _judge(scores: np.ndarray, _: np.ndarray | None) -> dict[str, np.ndarray]:
     return near_miss_margins(gt, fp, edit)
 
 
-def _pictures(records: Dataset, columns: Sequence[str]) -> tuple[EncodedImages, np.ndarray]:
-    """Return the distinct images of some columns, and the (n, columns) images as rows of these."""
+def _pictures(records: Dataset, columns: Sequence[str]) -> tuple[EncodedImages, list[list[int]]]:
+    """Return the distinct images of some columns, and the images of each record as rows of these."""
     files = EncodedImages(records, columns)
-    keys = [[_key(files[place])] for place in range(len(files))]  # not by id: records may be of several data sets
-    picture = numbered(keys)[1].reshape(-1, len(columns))
-    return EncodedImages(records, columns, np.unique(picture, return_index=True)[1]), picture
+    first: dict[str, int] = {}  # by content, not by id: records may be of several data sets
+    places = [first.setdefault(_key(files[place]), place) for place in range(len(files))]
+    rows = {place: row for row, place in enumerate(first.values())}
+    own = np.array([rows[place] for place in places]).reshape(-1, len(columns))
+    return EncodedImages(records, columns, list(rows)), own.tolist()
 
 
 def _key(file: bytes | Path) -> str:

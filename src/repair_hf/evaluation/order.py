@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tqdm.auto import tqdm
 
-from repair_hf.evaluation.cases import Cases, Metric, first_is_right, numbered
+from repair_hf.evaluation.cases import Case, Cases, Metric, first_is_right
 from repair_hf.evaluation.words import ADJECTIVES, NOUNS
 from repair_hf.pairs.dataset import Pairs
 
@@ -72,28 +72,16 @@ def load_order(
     bar = tqdm(parser.pipe(texts), "Parsing captions", len(texts), unit=" captions", delay=1, disable=None)
     documents = [(np.array([token.text for token in document]), _kinds(document)) for document in bar]
     runs = [tokenize(text) for text in texts]
-    options: list[list[str]] = []
+    caption_ids, cases = pairs.captions["caption_id"][:], []
     for seed in seeds:
         drawn, shuffled = np.random.RandomState(seed), random.Random(seed)
-        for text, (words, kinds), tokens in zip(texts, documents, runs, strict=True):
+        for row, (text, (words, kinds), tokens) in enumerate(zip(texts, documents, runs, strict=True)):
             wrong = (*shuffle_by_kind(words, kinds, drawn), *shuffle_runs(tokens, shuffled))
-            options.append([normalize(choice) for choice in (text, *wrong)])
-    every, caption = numbered(options)
-    picture, names = np.tile(pairs.caption_image, len(seeds)), pairs.captions["caption_id"][:]
-    groups = [str(seed) for seed in seeds for _ in texts]
-    return Cases(
-        benchmark,
-        None,
-        every,
-        picture[:, None],
-        caption,
-        [f"{name}/{seed}" for seed in seeds for name in names],
-        [image_ids[row] for row in picture],
-        groups,
-        first_is_right,
-        _metrics(seeds),
-        counts={"n_unchanged": int((caption[:, 1:] == caption[:, :1]).sum())},
-    )
+            picture = int(pairs.caption_image[row])
+            choices = tuple(normalize(choice) for choice in (text, *wrong))
+            cases.append(Case(f"{caption_ids[row]}/{seed}", str(seed), (picture,), choices, image_ids[picture]))
+    unchanged = sum(case.captions[1:].count(case.captions[0]) for case in cases)
+    return Cases(benchmark, cases, None, first_is_right, _metrics(seeds), {"n_unchanged": unchanged})
 
 
 def shuffle_by_kind(words: np.ndarray, kinds: np.ndarray, rng: np.random.RandomState) -> tuple[str, str]:

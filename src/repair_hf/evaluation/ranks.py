@@ -17,15 +17,17 @@ image.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from repair_hf.evaluation.tables import load_table, save_table
 from repair_hf.mining.queries import Ranking
 from repair_hf.pairs.dataset import Pairs
+from repair_hf.runtime.files import read_table
+from repair_hf.runtime.options import UserError
 
 FILE = "ranks.parquet"
 COLUMNS = "model direction q_id gt_id gt_score gt_rank fp_id fp_score top1_id".split()
@@ -55,9 +57,18 @@ def rank_table(rankings: Mapping[str, Ranking], pairs: Pairs, model: str) -> pa.
     return pa.concat_tables(parts)
 
 
-def save_ranks(table: pa.Table, folder: str | Path) -> None:
-    """Write a model's ranks to a folder, atomically."""
-    save_table(table, Path(folder) / FILE)
+def save_table(table: pa.Table, path: Path) -> None:
+    """Write a table, atomically."""
+    draft = path.with_name(f".{path.name}.tmp")
+    pq.write_table(table, draft)
+    draft.replace(path)
+
+
+def load_table(path: Path, which: str, needs: Iterable[str]) -> pa.Table:
+    """Read a table with the columns `needs`; a missing file is an error that says which folder to give."""
+    if not path.is_file():
+        raise UserError(f"{path.parent} holds no {path.name}; give the folder {which}.")
+    return read_table(path, needs=needs)
 
 
 def load_ranks(folder: str | Path) -> pa.Table:

@@ -17,7 +17,6 @@ from repair_hf.mining.queries import Ranking
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.processes import Processes
 
 KS = (1, 5, 10)
 DIRECTIONS = ("i2t", "t2i")
@@ -30,9 +29,10 @@ def evaluate_retrieval(
     *,
     ks: Sequence[int] = KS,
     device: torch.device | str = "cpu",
-    everyone: Processes | None = None,
 ) -> dict[str, float]:
     """Measure retrieval among N images and M captions.
+
+    The processes of a launcher share the work: each must call this with the same vectors, and gets the metrics.
 
     Args:
         image_embeddings: (N, D) unit vectors, float32.
@@ -40,7 +40,6 @@ def evaluate_retrieval(
         caption_image: (M,) index of each caption's image.
         ks: The K of each Recall@K.
         device: Where blocks of scores are computed.
-        everyone: The processes that share the work; each must call this with the same vectors, and gets the metrics.
 
     Returns:
         `i2t_R@1`, ..., `i2t_MRR`, `i2t_median_rank`, `t2i_R@1`, ..., `t2i_median_rank`, as fractions; `n_images`,
@@ -56,7 +55,7 @@ def evaluate_retrieval(
     """
     if not ks or min(ks) < 1:
         raise UserError(f"`ks` must be one or more numbers from 1, got {ks}.")
-    rankings = rank_queries(image_embeddings, text_embeddings, caption_image, device=device, everyone=everyone)
+    rankings = rank_queries(image_embeddings, text_embeddings, caption_image, device=device)
     ranks = {direction: ranking.gt_rank for direction, ranking in rankings.items()}
     return retrieval_metrics(ranks, ks=ks) | {"n_images": len(ranks["i2t"]), "n_texts": len(ranks["t2i"])}
 
@@ -68,7 +67,6 @@ def rank_queries(
     *,
     fps: int = 0,
     device: torch.device | str = "cpu",
-    everyone: Processes | None = None,
 ) -> dict[str, Ranking]:
     """Rank all captions for each image (`i2t`) and all images for each caption (`t2i`), see `evaluate_retrieval`.
 
@@ -79,7 +77,7 @@ def rank_queries(
     check_embeddings(images, texts, caption_image)
     positives = Truth.annotated(caption_image, len(images))
     fps_of: Any = {"fps_of_image": min(fps, len(texts)), "fps_of_caption": min(fps, len(images))}
-    found = rank_both_ways(images, texts, positives, **fps_of, device=device, everyone=everyone)
+    found = rank_both_ways(images, texts, positives, **fps_of, device=device)
     return dict(zip(DIRECTIONS, found, strict=True))
 
 

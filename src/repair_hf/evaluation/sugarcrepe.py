@@ -11,24 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from repair_hf.evaluation.cases import (
+    Case,
     Cases,
     Metric,
-    Photographs,
-    find_photographs,
     first_is_right,
     macro,
     micro_and_macro,
-    numbered,
+    texts_of,
     whole_or_subset,
+    with_files,
 )
-from repair_hf.evaluation.hub import EXPORTED, EncodedImages, exported_kinds, load_test_rows
+from repair_hf.evaluation.pictures import EXPORTED, EncodedImages, Photographs, load_test_rows
+from repair_hf.runtime.files import REPAIR, read_json
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.texts import read_json
 
 # Number of cases in each file of the refined benchmark.
 SUGARCREPE = {
@@ -58,87 +57,53 @@ def load_sugarcrepe(
     Raises:
         UserError: If files or photographs are missing, or a file has another number of cases.
     """
-    if not is_pp and (cases := _exported(folder)) is not None:
-        return cases
+    if not is_pp and next((folder / "data").glob("*.parquet"), None):
+        return _exported(folder)
     benchmark, published = ("sugarcrepe++", SUGARCREPE_PP) if is_pp else ("sugarcrepe", SUGARCREPE)
     texts = ("caption", "caption2", "negative_caption") if is_pp else ("caption", "negative_caption")
     rows = _read(folder, published, texts)
-    names = [row["filename"] for row in rows.values()]
-    found = find_photographs(names, [*image_folders, folder, folder / "val2017", folder / "images"])
-    missing = [name for name in dict.fromkeys(names) if name not in found]
-    rows = {case_id: row for case_id, row in rows.items() if row["filename"] in found}
+    cases, pictures, missing = with_files(rows, [*image_folders, folder, folder / "val2017", folder / "images"])
     total = sum(published.values())
-    benchmark = whole_or_subset(benchmark, found=len(rows), published=total, missing=missing, subset=subset)
-    pictures, picture = numbered([[row["filename"]] for row in rows.values()])
-    captions, caption = numbered([row["captions"] for row in rows.values()])
-    groups = [row["category"] for row in rows.values()]
-    present = [name for name in published if name in groups]
-    return Cases(
-        benchmark,
-        Photographs([found[name] for name in pictures]),
-        captions,
-        picture,
-        caption,
-        list(rows),
-        [pictures[row] for row in picture[:, 0]],
-        groups,
-        _judge_triplet if is_pp else first_is_right,
-        _metrics_pp(present) if is_pp else _metrics(present),
-        compares_captions=is_pp,
-    )
+    benchmark = whole_or_subset(benchmark, found=len(cases), published=total, missing=missing, subset=subset)
+    present = [name for name in published if name in {case.group for case in cases}]
+    if is_pp:
+        return Cases(benchmark, cases, pictures, _judge_triplet, _metrics_pp(present), compares_captions=True)
+    return Cases(benchmark, cases, pictures, first_is_right, _metrics(present))
 
 
-def _exported(folder: Path) -> Cases | None:
-    """Read a folder of `repair-hf export near-misses`; None for another one."""
-    if (folder / "data").is_dir() and next((folder / "data").glob("*.parquet"), None):
-        dataset = load_test_rows(str(folder), ["image"], ["caption", "negative_caption", *EXPORTED])
-        rows = dataset.remove_columns("image").to_list()
-        kinds = exported_kinds(rows)
-        captions, caption = numbered([[row["caption"], row["negative_caption"]] for row in rows])
-        return Cases(
-            "sugarcrepe_near_misses",
-            Photographs(EncodedImages(dataset, ["image"])),
-            captions,
-            np.arange(len(rows))[:, None],
-            caption,
-            [row["id"] for row in rows],
-            [row["image_id"] for row in rows],
-            kinds,
-            first_is_right,
-            micro_and_macro(sorted(set(kinds))),
-        )
-    return None
+def _exported(folder: Path) -> Cases:
+    """Read a folder of `repair-hf export near-misses`."""
+    captions = ("caption", "negative_caption")
+    dataset = load_test_rows(str(folder), ["image"], [*captions, *EXPORTED])
+    cases = [
+        Case(row["id"], row["kind"], (place,), texts_of(row, captions, f"{folder}, row {place}"), row["image_id"])
+        for place, row in enumerate(dataset.remove_columns("image").to_list())
+    ]
+    pictures = Photographs(EncodedImages(dataset, ["image"]))
+    metrics = micro_and_macro(sorted({case.group for case in cases}))
+    return Cases("sugarcrepe_near_misses", cases, pictures, first_is_right, metrics)
 
 
-def _read(folder: Path, published: dict[str, int], captions: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """Map case ids (`swap_obj/17`) to category, photograph and captions, the negative one last."""
+def _read(folder: Path, published: dict[str, int], captions: tuple[str, ...]) -> list[Case]:
+    """Read the benchmark's files; a case's id is `swap_obj/17`, its negative caption is the last."""
     folder = folder / "data" if (folder / "data").is_dir() else folder
     if lacking := [f"{name}.json" for name in published if not (folder / f"{name}.json").is_file()]:
         raise UserError(f"{folder} lacks {', '.join(lacking)}; give the folder that holds the benchmark's JSON files.")
-    found: dict[str, dict[str, Any]] = {}
+    found = []
     for category, count in published.items():
         path = folder / f"{category}.json"
-        rows = _rows(path, ("filename", *captions))
+        rows = read_json(path, needs=None, remedy=REPAIR)
+        if not isinstance(rows, dict | list):
+            raise UserError(f"{path} must hold cases, by number or in a list, got {ascii(rows)[:100]}.")
         if len(rows) != count:
             raise UserError(
                 f"{path} has {len(rows):,} cases; the benchmark's has {count:,}. Use the refined files of its first "
                 "release."
             )
-        for number, row in rows:
-            texts = [row[name] for name in captions]
-            found[f"{category}/{number}"] = {"category": category, "filename": row["filename"], "captions": texts}
+        for number, row in rows.items() if isinstance(rows, dict) else enumerate(rows):
+            name, *texts = texts_of(row, ("filename", *captions), f"{path}, case {number}:")
+            found.append(Case(f"{category}/{number}", category, ((name, None),), tuple(texts), name))
     return found
-
-
-def _rows(path: Path, needed: tuple[str, ...]) -> list[tuple[str, dict[str, str]]]:
-    content = read_json(path)
-    if not isinstance(content, dict | list):
-        raise UserError(f"{path} must hold cases, by number or in a list, got {ascii(content)[:100]}.")
-    rows = list(content.items()) if isinstance(content, dict) else [(str(k), row) for k, row in enumerate(content)]
-    for number, row in rows:
-        if not (isinstance(row, dict) and all(isinstance(row.get(name), str) for name in needed)):
-            raise UserError(f"{path}, case {number}: needs the texts {', '.join(needed)}, got {ascii(row)[:100]}.")
-    return rows
 
 
 def _judge_triplet(scores: np.ndarray, between: np.ndarray | None) -> dict[str, np.ndarray]:

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
-from repair_hf.evaluation.cases import Cases, first_is_right, micro_and_macro, numbered
+from repair_hf.evaluation.cases import Case, Cases, first_is_right, micro_and_macro
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.options import UserError
 from repair_hf.toyworld import captions
@@ -47,30 +46,21 @@ def load_world(pairs: Pairs) -> Cases:
         ['two red circles left of a blue square', 'two blue circles left of a red square']
     """
     image_ids, texts = pairs.images["image_id"][:], pairs.captions["caption"][:]
-    found: list[tuple[str, int, tuple[str, str]]] = []
+    cases = []
     for row, scene in enumerate(scenes_of(pairs)):
-        own = [texts[caption] for caption in pairs.captions_of(row)]
-        found += [(category, row, case) for category in CATEGORIES if (case := _first_swap(own, category, scene))]
-    if not found:
+        own, name = [texts[caption] for caption in pairs.captions_of(row)], image_ids[row]
+        for category in CATEGORIES:
+            if choices := _first_swap(own, category, scene):
+                cases.append(Case(f"{category}/{name}", category, (row,), choices, name))
+    if not cases:
         raise UserError(
             "`compositional` world: no caption of these pairs names two things or a number; build pairs with "
             "`repair-hf world`."
         )
-    every, caption = numbered([case for _, _, case in found])
-    groups = [category for category, _, _ in found]
-    return Cases(
-        NAME,
-        None,
-        every,
-        np.array([[row] for _, row, _ in found], np.int64),
-        caption,
-        [f"{category}/{image_ids[row]}" for category, row, _ in found],
-        [image_ids[row] for _, row, _ in found],
-        groups,
-        first_is_right,
-        micro_and_macro([category for category in CATEGORIES if category in groups]),
-        counts={f"n_{category}": groups.count(category) for category in CATEGORIES},
-    )
+    count = Counter(case.group for case in cases)
+    metrics = micro_and_macro([category for category in CATEGORIES if category in count])
+    counts = {f"n_{category}": count[category] for category in CATEGORIES}
+    return Cases(NAME, cases, None, first_is_right, metrics, counts)
 
 
 def swap(caption: str, category: str, scene: Scene) -> str | None:

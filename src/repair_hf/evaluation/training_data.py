@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,35 +10,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 
+from repair_hf.runtime.files import read_json, read_table, read_yaml
 from repair_hf.runtime.items import FILE
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.own_files import read_json, read_table, read_yaml
 
 IDS = ("q_id", "gt_id", "fp_id")
 
 
-@dataclass(frozen=True)
-class Training:
-    """One run of `repair-hf train`."""
-
-    folder: Path
-    options: Mapping[str, Any]
-
-    @property
-    def sources(self) -> list[Path]:
-        """The folders that name what it read: its own, and those of its records."""
-        records = self.options.get("records") or ()
-        return [self.folder, *map(Path, [records] if isinstance(records, str) else records)]
-
-
-def find_trainings(model: Any) -> list[Training]:
-    """Find the training of a model, then that of the model it started from, and so on; empty if none is known."""
-    found: list[Training] = []
+def find_trainings(model: Any) -> dict[Path, dict[str, Any]]:
+    """Find the folder and the options of a model's training, then of that of the model it started from, and so on."""
+    found: dict[Path, dict[str, Any]] = {}
     while isinstance(model, str | Path) and (folder := _training_folder(Path(model))) is not None:
-        if folder in (one.folder for one in found):
+        if folder in found:
             break
-        found.append(Training(folder, read_yaml(folder / "config.yaml")))
-        model = found[-1].options.get("model")
+        found[folder] = read_yaml(folder / "config.yaml")
+        model = found[folder].get("model")
     return found
 
 
@@ -59,8 +44,8 @@ def plain_before(models: Mapping[str, Any]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     plain: list[str] = []
     for name, model in models.items():
-        newest = next(iter(find_trainings(model)), None)
-        if newest is not None and uses_records(newest.options):
+        newest = next(iter(find_trainings(model).values()), None)
+        if newest is not None and uses_records(newest):
             found[name] = list(plain)
         elif newest is not None:
             plain.append(name)
@@ -84,19 +69,17 @@ def check_unseen(records: Dataset, places: Sequence[str], models: Mapping[str, A
     used = {name for column in IDS for name in records[column]}
     certain = {}
     for name, model in models.items():
-        trainings = find_trainings(model)
-        verdicts = [
-            _have_common_items(source, Path(place), used)
-            for training in trainings
-            for source in training.sources
-            for place in places
-        ]
+        sources: list[Path] = []  # the folders that name what it read: its own, and those of its records
+        for folder, options in find_trainings(model).items():
+            own = options.get("records") or []
+            sources += [folder, *map(Path, [own] if isinstance(own, str) else own)]
+        verdicts = [_have_common_items(source, Path(place), used) for source in sources for place in places]
         if any(verdicts):
             raise UserError(
                 f"`near_misses` {', '.join(places)}: {name} was trained on images or captions of these records. Mine "
                 "and synthesize them in a split that no model was trained on, such as test."
             )
-        certain[name] = bool(trainings) and None not in verdicts
+        certain[name] = bool(sources) and None not in verdicts
     return certain
 
 

@@ -14,13 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from repair_hf.evaluation.cases import Cases, Metric, Photographs, find_photographs, numbered, whole_or_subset
-from repair_hf.evaluation.hub import EXPORTED, EncodedImages, exported_kinds, load_test_rows
+from repair_hf.evaluation.cases import Case, Cases, Metric, texts_of, whole_or_subset, with_files
+from repair_hf.evaluation.pictures import EXPORTED, EncodedImages, Photographs, load_test_rows
+from repair_hf.runtime.files import read_lines
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.texts import UnreadableText, read_json_lines
+from repair_hf.runtime.texts import UnreadableText
 
 PUBLISHED = 400
-NEEDED = ("image_0", "image_1", "caption_0", "caption_1")
+ALL = "all"  # the group of cases without kinds
+IMAGES, CAPTIONS = ("image_0", "image_1"), ("caption_0", "caption_1")
 
 
 def load_winoground(source: str, image_folders: Sequence[Path], *, subset: bool = False) -> Cases:
@@ -29,35 +31,23 @@ def load_winoground(source: str, image_folders: Sequence[Path], *, subset: bool 
     Raises:
         UserError: If cases or pictures are missing.
     """
-    pictures: list[Path] | EncodedImages
-    if (Path(source) / "examples.jsonl").is_file():
-        rows, pictures, missing = _from_folder(Path(source), image_folders)
+    path = Path(source) / "examples.jsonl"
+    if path.is_file():
+        cases, pictures, missing = with_files(_from_file(path), [path.parent / "images", path.parent, *image_folders])
     else:
-        dataset = load_test_rows(source, NEEDED[:2], NEEDED[2:], EXPORTED)
-        rows, missing = dataset.remove_columns(list(NEEDED[:2])).to_list(), []
-        pictures = EncodedImages(dataset, NEEDED[:2])
-    kinds = exported_kinds(rows)
-    benchmark = "winoground" if not kinds else "winoground_near_misses"
-    if not kinds:
-        benchmark = whole_or_subset(benchmark, found=len(rows), published=PUBLISHED, missing=missing, subset=subset)
-    captions, caption = numbered([[row[name] for name in NEEDED[2:]] for row in rows])
-    ids = [str(row.get("id", place)) for place, row in enumerate(rows)]
-    return Cases(
-        benchmark,
-        Photographs(pictures),
-        captions,
-        np.arange(2 * len(rows)).reshape(-1, 2),
-        caption,
-        ids,
-        [row["image_id"] for row in rows] if kinds else ids,
-        kinds or ["all"] * len(rows),
-        judge,
-        tuple(
-            Metric(f"{measure}{suffix}", measure, group)
-            for measure in ("text", "image", "group")
-            for suffix, group in {"": None, **{f"_{kind}": (kind,) for kind in sorted(set(kinds))}}.items()
-        ),
+        (cases, pictures), missing = _from_dataset(source), []
+    if kinds := sorted({case.group for case in cases} - {ALL}):
+        benchmark = "winoground_near_misses"
+    else:
+        benchmark = whole_or_subset(
+            "winoground", found=len(cases), published=PUBLISHED, missing=missing, subset=subset
+        )
+    metrics = tuple(
+        Metric(f"{measure}{suffix}", measure, group)
+        for measure in ("text", "image", "group")
+        for suffix, group in {"": None, **{f"_{kind}": (kind,) for kind in kinds}}.items()
     )
+    return Cases(benchmark, cases, pictures, judge, metrics)
 
 
 def judge(scores: np.ndarray, _: np.ndarray | None) -> dict[str, np.ndarray]:
@@ -68,18 +58,24 @@ def judge(scores: np.ndarray, _: np.ndarray | None) -> dict[str, np.ndarray]:
     return {"text": text, "image": image, "group": np.minimum(text, image)}
 
 
-def _from_folder(folder: Path, image_folders: Sequence[Path]) -> tuple[list[dict], list[Path], list[str]]:
-    """Return the rows whose two pictures are found, these pictures (two per row), and the missing names."""
-    rows, path = [], folder / "examples.jsonl"
-    for number, row in read_json_lines(path):
+def _from_dataset(source: str) -> tuple[list[Case], Photographs]:
+    """Return the cases and pictures of a dataset; those of `repair-hf export near-misses` have kinds."""
+    dataset = load_test_rows(source, IMAGES, CAPTIONS, EXPORTED)
+    rows, is_export = dataset.remove_columns(list(IMAGES)).to_list(), set(EXPORTED) <= set(dataset.column_names)
+    cases = []
+    for place, row in enumerate(rows):
+        captions, name = texts_of(row, CAPTIONS, f"{source}, row {place}"), str(row.get("id", place))
+        group, picture = (row["kind"], row["image_id"]) if is_export else (ALL, name)
+        cases.append(Case(name, group, (2 * place, 2 * place + 1), captions, picture))
+    return cases, Photographs(EncodedImages(dataset, IMAGES))
+
+
+def _from_file(path: Path) -> list[Case]:
+    cases: list[Case] = []
+    for number, row in read_lines(path):
         if isinstance(row, UnreadableText):
             raise UserError(f"{path}, line {number} is not JSON: {row}.")
-        if not (isinstance(row, dict) and all(isinstance(row.get(name), str) for name in NEEDED)):
-            raise UserError(f"{path}, line {number} needs the texts {', '.join(NEEDED)}, got {ascii(row)[:100]}.")
-        rows.append(row)
-    names = [[f"{row[name]}.png" for name in NEEDED[:2]] for row in rows]
-    named = [name for pair in names for name in pair]
-    found = find_photographs(named, [folder / "images", folder, *image_folders])
-    kept = [place for place, pair in enumerate(names) if all(name in found for name in pair)]
-    pictures = [found[name] for place in kept for name in names[place]]
-    return [rows[place] for place in kept], pictures, [name for name in named if name not in found]
+        *names, first, second = texts_of(row, (*IMAGES, *CAPTIONS), f"{path}, line {number}")
+        name = str(row.get("id", len(cases)))
+        cases.append(Case(name, ALL, tuple((f"{each}.png", None) for each in names), (first, second), name))
+    return cases

@@ -6,7 +6,6 @@ Both are in the extra `repair-hf[aro]`. spaCy's models are separate packages, wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repair_hf.runtime.options import UserError
@@ -32,21 +31,22 @@ def load_parser(name_or_folder: str = MODEL, *, noun_chunks: bool = False) -> La
     try:
         import spacy
     except ModuleNotFoundError as error:
-        raise UserError(
-            "spaCy is needed to tag words, and is not installed: pip install 'repair-hf[aro]', then "
-            f"python -m spacy download {MODEL}."
-        ) from error
+        raise _missing("spaCy", f", then python -m spacy download {MODEL}") from error
     try:
         parser = spacy.load(name_or_folder)
     except (OSError, ValueError) as error:  # ValueError: a folder of another version, or of other parts
         reason = " ".join(str(error).split())[:200]
-        remedy = (
-            "give the folder of a spaCy pipeline"
-            if Path(name_or_folder).is_dir()
-            else f"install it by: python -m spacy download {name_or_folder}"
+        raise UserError(
+            f"The spaCy model `{name_or_folder}` cannot be loaded ({reason}); give the folder of a spaCy pipeline, or "
+            f"install one by: python -m spacy download {MODEL}."
+        ) from error
+    document = parser("a red ball on a table")  # a missing part shows as empty tags, not as an error
+    if not (all(token.tag_ for token in document) and (document.has_annotation("DEP") or not noun_chunks)):
+        needed = "tags and a dependency parser" if noun_chunks else "tags"
+        raise UserError(
+            f"The spaCy model `{name_or_folder}` has the parts {parser.pipe_names}, and gives words no {needed}; use "
+            f"an English model that does, such as {MODEL}."
         )
-        raise UserError(f"The spaCy model `{name_or_folder}` cannot be loaded ({reason}); {remedy}.") from error
-    _check(parser, name_or_folder, noun_chunks)
     return parser
 
 
@@ -55,20 +55,9 @@ def load_tokenizer() -> Callable[[str], list[str]]:
     try:
         from nltk.tokenize import NLTKWordTokenizer
     except ModuleNotFoundError as error:
-        raise UserError(
-            "NLTK is needed to tokenize words, and is not installed: pip install 'repair-hf[aro]'."
-        ) from error
+        raise _missing("NLTK") from error
     return NLTKWordTokenizer().tokenize
 
 
-def _check(parser: Language, name: str, noun_chunks: bool) -> None:
-    """Try the pipeline on a phrase: a missing part shows as empty tags, not as an error."""
-    document = parser("a red ball on a table")
-    needed, has_it = "tags", all(token.tag_ for token in document)
-    if has_it and noun_chunks:
-        needed, has_it = "a dependency parser", document.has_annotation("DEP")
-    if not has_it:
-        raise UserError(
-            f"The spaCy model `{name}` has the parts {parser.pipe_names}, and none that gives words {needed}; "
-            f"use an English model that has one, such as {MODEL}."
-        )
+def _missing(library: str, more: str = "") -> UserError:
+    return UserError(f"{library} is needed to read words, and is not installed: pip install 'repair-hf[aro]'{more}.")

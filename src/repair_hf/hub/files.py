@@ -19,8 +19,8 @@ from repair_hf.hub.record_card import dataset_card
 from repair_hf.hub.rendering import STAGE_FILES, StageFolder
 from repair_hf.pairs.cells import file_within
 from repair_hf.records.dataset import load_dropped, load_records, save_records
+from repair_hf.runtime.files import intact
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.own_files import intact
 
 logger = logging.getLogger(__name__)
 

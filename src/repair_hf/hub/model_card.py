@@ -10,7 +10,7 @@ from repair_hf.evaluation.training_data import uses_records
 from repair_hf.hub.evaluations import comparisons, eval_results, load_results, results_table
 from repair_hf.hub.markdown import code
 from repair_hf.hub.rendering import TAGS, StageFolder, render
-from repair_hf.runtime.own_files import read_json
+from repair_hf.runtime.files import read_json
 
 
 def model_card(

@@ -15,7 +15,7 @@ from huggingface_hub.repocard_data import CardData
 from jinja2 import Environment, StrictUndefined
 
 from repair_hf.hub.markdown import code, without_folders
-from repair_hf.runtime.own_files import read_json, read_yaml
+from repair_hf.runtime.files import read_json, read_yaml
 from repair_hf.runtime.redaction import without_secrets
 
 CITATION = """@misc{liu-repair,

@@ -96,14 +96,10 @@ class Batches:
         if not self._drafts or self._drafts[-1].is_full(len(line)):
             self._drafts.append(_Draft())
         draft = self._drafts[-1]
-        try:
-            with self.ledger.transaction():
-                self.ledger.add(key, worst, topic, "submitted", draft.id)
-        except BudgetSpent:
-            if not self.waiting:
-                raise
-        else:
+        if self.ledger.add(key, worst, topic, "submitted", draft.id):
             draft.add(line)
+        elif (shortage := self.ledger.shortage(worst)[0]) and not self.waiting:
+            raise BudgetSpent(shortage)
 
     async def collect(self) -> set[str]:
         """Fetch the answers of finished batches; return their keys. Call it before the first `defer`.

@@ -29,11 +29,11 @@ from repair_hf.llm.errors import FailedRequest, ProviderError, RejectedRequest
 from repair_hf.llm.keys import question_key
 from repair_hf.llm.ledger import Call, Ledger, Reply, Topic
 from repair_hf.llm.old_folders import old_key
+from repair_hf.llm.options import RequestOptions
 from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.llm.provider import LiteLLM, Provider, thinking_room
-from repair_hf.llm.sending import RequestOptions, Sender
+from repair_hf.llm.sending import Retries, Sender
 from repair_hf.llm.tokens import PromptSize, count_tokens
-from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
 
 __all__ = ["AnswerError", "ChatModel", "Deferred", "ProviderError", "RefusedAnswer", "UnparsedAnswer"]
@@ -75,25 +75,21 @@ class ChatModel:
         ledger: Ledger,
         base_url: str | None = None,
         options: RequestOptions | None = None,
+        retries: Retries | None = None,
         provider: Provider | None = None,
         batches: Batches | None = None,
         prompts: Prompts = SHIPPED,
     ) -> None:
         options = options or RequestOptions()
         self.model, self.ledger, self.batches, self.prompts = model, ledger, batches, prompts
-        self.attempts, self.concurrency = min(options.answer_attempts, ledger.attempts), options.limits.concurrency
+        self.attempts, self.concurrency = min(options.answer_attempts, ledger.attempts), options.concurrency
         self._thinking_room = 0 if provider else thinking_room(model, options.reasoning_effort)
         self._reasoning = {"reasoning_effort": options.reasoning_effort} if options.reasoning_effort else {}
         self.usage: dict[tuple[str, str], Usage] = {}
         price = (0.0, 0.0) if provider else price_per_token(model, batch=batches is not None)
-        if price is None and ledger.ceilings.max_usd is not None:
-            raise UserError(
-                f"`max_usd` cannot be enforced: no list price is known for {model!r}. "
-                "Use `max_calls` instead, which limits LLM answers and hosted images."
-            )
         self._price = price or (0.0, 0.0)
         self._provider = provider or LiteLLM(model, base_url=base_url, timeout=options.timeout)
-        self._sender = Sender(model, ledger, options)
+        self._sender = Sender(model, ledger, options, retries, has_price=price is not None)
         self._unread: set[str] = set()  # keys of answers that came with a batch in this run
         self._sizes, self._prompt_digest = PromptSize(), prompts.digest()
 

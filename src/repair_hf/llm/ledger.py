@@ -8,7 +8,7 @@ A call has one row. Its state says what is known of it:
 - `rejected`: the provider does not accept this request. It costs nothing, and is not asked again.
 - `submitted`: it is in a batch (see `batches`). It counts as its worst case.
 
-A call is reserved before it is sent, in a transaction that compares the ceilings with all rows. So no number of
+A call is reserved before it is sent, by a statement that compares the ceilings with all rows. So no number of
 processes, killed or not, exceeds a ceiling. The rows survive `kill -9`, though not always a power cut.
 """
 
@@ -17,8 +17,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ from repair_hf.runtime.run_folder import RunStopped
 __all__ = ["BudgetSpent", "Call", "Ceilings", "Ledger", "Reply", "Topic"]
 
 FIRST_ATTEMPTS = 2  # at a usable answer, in the first run of a folder
+SLACK = 1e-9  # dollars: sums of binary fractions differ in their last digits
 POLL = 0.2  # seconds between two looks at what other processes have written
 
 
@@ -62,7 +64,7 @@ class Ledger:
         self.path, self.run, self.ceilings = Path(path), run, ceilings or Ceilings()
         self._owner = secrets.token_hex(8)  # of this process's rows that are not settled
         self._waiting: list[asyncio.Future[None]] = []
-        self._has_seen_a_bill = False
+        self._has_seen_a_bill, self._under_way = False, 0
         self.database = connect(path)
         self._lock = None if str(path) == ":memory:" else filelock.FileLock(self._lock_file(self._owner))
         if self._lock is not None:
@@ -123,6 +125,7 @@ class Ledger:
         if call.state != "reserved":
             yield call
             return
+        self._under_way += 1
         try:
             yield call
         except BaseException as error:
@@ -134,6 +137,7 @@ class Ledger:
             call.state = "answered"
             self._has_seen_a_bill |= bool(call.reply.dollars)
         finally:
+            self._under_way -= 1
             self._wake()
 
     def answer(self, key: str, reply: Reply) -> None:
@@ -166,43 +170,34 @@ class Ledger:
 
     def settle_dead(self) -> None:
         """Count what killed processes had reserved as lost, and give up their batches that were not submitted."""
-        rows = self.database.execute(f"SELECT DISTINCT owner FROM call WHERE {_OPEN} AND owner != ?", (self._owner,))
+        rows = self.database.execute(_OTHERS, (self._owner,))
         for (owner,) in rows.fetchall():
             lock = filelock.FileLock(self._lock_file(owner), blocking=False)
             with suppress(filelock.Timeout), lock:
                 self._settle(owner)
                 Path(lock.lock_file).unlink(missing_ok=True)
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Write all that is written inside, or nothing; no other process writes meanwhile."""
-        self.database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            if self.database.in_transaction:  # on a full disk SQLite has rolled back already
-                self.database.execute("ROLLBACK")
-            raise
-        self.database.execute("COMMIT")
-
     @property
     def total(self) -> tuple[float, int]:
         """Dollars, and answers and images, of all runs, as the ceilings count them."""
-        return self.database.execute("SELECT TOTAL(dollars), COALESCE(SUM(calls), 0) FROM run").fetchone()
+        return self.database.execute(f"SELECT {_TOTAL}").fetchone()
 
-    def add(self, key: str, worst: float, topic: Topic, state: str, batch_id: str | None = None) -> None:
-        """Write a row that counts as its worst case. Call it inside a `transaction`.
+    def add(self, key: str, worst: float, topic: Topic, state: str, batch_id: str | None = None) -> bool:
+        """Write a row that counts as its worst case, unless a ceiling does not allow it or the key has one."""
+        max_usd, max_calls = (inf if most is None else most for most in self.ceilings)
+        labels = (key, self.run, *topic, state, worst, self._owner, batch_id)
+        return self.database.execute(_ADD, (*labels, max_usd + SLACK - worst, max_calls)).rowcount == 1
 
-        Raises:
-            BudgetSpent: If a ceiling does not allow this call.
-        """
-        if shortage := self._shortage(worst):
-            raise BudgetSpent(f"{shortage} Every answer so far is kept. Rerun with a higher ceiling to resume.")
-        self.database.execute(
-            "INSERT INTO call (key, run, stage, direction, model, prompts, calls, state, worst, owner, batch_id) "
-            "VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?)",
-            (key, self.run, *topic, state, worst, self._owner, batch_id),
-        )
+    def shortage(self, worst: float) -> tuple[str | None, bool]:
+        """Describe the ceiling that one more call could exceed, and say whether calls are on their way."""
+        (most, most_calls), shortage = self.ceilings, None
+        dollars, calls, is_busy = self.database.execute(f"SELECT {_TOTAL}, {_IS_BUSY}").fetchone()
+        if most is not None and dollars + worst > most + SLACK:
+            paid, next_one = format_dollars(dollars), format_dollars(worst)
+            shortage = f"--max-usd {most:g} is reached: {paid} are paid, and the next request may cost {next_one}."
+        elif most_calls is not None and calls >= most_calls:
+            shortage = f"--max-calls {most_calls} is reached: {calls} answers and images are paid or on their way."
+        return shortage and f"{shortage} Every answer so far is kept. Rerun with a higher ceiling to resume.", is_busy
 
     @property
     def attempts(self) -> int:
@@ -215,45 +210,22 @@ class Ledger:
 
     async def _reserve(self, key: str, worst: Callable[[], float], topic: Topic) -> Call:
         while True:
-            dollars = worst()  # outside the transaction, because it takes a while
-            with self.transaction():
-                row = self.database.execute(f"SELECT {CALL} FROM call WHERE key = ?", (key,)).fetchone()
-                if row is None and not self._must_wait(dollars):
-                    self.add(key, dollars, topic, "reserved")
-                    return Call(key, "reserved")
-            if row is not None and row[1] != "reserved":
-                return read_call(row)
-            await self._next_bill()
-
-    def _must_wait(self, worst: float) -> bool:
-        """Return whether a ceiling lacks only what calls on their way may give back.
-
-        The first paid call of a process goes alone: its bill corrects the worst cases of the others.
-        """
-        is_first = self.ceilings.max_usd is not None and worst > 0 and not self._has_seen_a_bill
-        if not is_first and self._shortage(worst) is None:
-            return False
-        owners = self.database.execute(f"SELECT DISTINCT owner FROM call WHERE {_OPEN} AND state = 'reserved'")
-        on_their_way = {owner for (owner,) in owners}
-        return self._owner in on_their_way or (bool(on_their_way) and self._shortage(worst) is not None)
-
-    def _shortage(self, worst: float) -> str | None:
-        """Describe the ceiling that one more call could exceed."""
-        most, most_calls = self.ceilings
-        if most is None and most_calls is None:
-            return None
-        dollars, calls = self.total
-        if most is not None and dollars + worst > most + 1e-9:  # sums of binary fractions differ in their last digits
-            return (
-                f"--max-usd {most:g} is reached: {format_dollars(dollars)} are paid, and the next request may cost "
-                f"{format_dollars(worst)}."
-            )
-        if most_calls is not None and calls >= most_calls:
-            return f"--max-calls {most_calls} is reached: {calls} answers and images are paid or on their way."
-        return None
+            dollars = worst()
+            # The first paid call of a process goes alone: its bill corrects the worst cases of the others.
+            is_free = self.ceilings.max_usd is None or not dollars or self._has_seen_a_bill or not self._under_way
+            if is_free and self.add(key, dollars, topic, "reserved"):
+                return Call(key, "reserved")
+            if (call := self.find(key)) is not None:
+                return call
+            shortage, is_busy = self.shortage(dollars)
+            if shortage and not is_busy:
+                raise BudgetSpent(shortage)
+            if is_busy:
+                await self._next_bill()
 
     def _settle(self, owner: str) -> None:
-        with self.transaction():
+        with self.database:
+            self.database.execute("BEGIN IMMEDIATE")
             self.database.execute(f"UPDATE call SET {_LOST} WHERE owner = ? AND state = 'reserved'", (owner,))
             self.database.execute("DELETE FROM call WHERE owner = ? AND batch_id LIKE 'draft:%'", (owner,))
             self.database.execute("UPDATE call SET owner = NULL WHERE owner = ?", (owner,))
@@ -283,6 +255,13 @@ class Ledger:
         return f"{self.path}.{owner}.lock"
 
 
-_OPEN = "owner IS NOT NULL"
 _FRESH_KEY = "key || '/' || hex(randomblob(8))"  # no question has it
 _LOST = f"key = {_FRESH_KEY}, state = 'lost', owner = NULL"
+_OTHERS = "SELECT DISTINCT owner FROM call WHERE owner IS NOT NULL AND owner != ?"
+_TOTAL = "(SELECT TOTAL(dollars) FROM run), (SELECT COALESCE(SUM(calls), 0) FROM run)"
+_IS_BUSY = "EXISTS (SELECT 1 FROM call WHERE owner IS NOT NULL AND state = 'reserved')"
+_ADD = """
+INSERT INTO call (key, run, stage, direction, model, prompts, calls, state, worst, owner, batch_id)
+SELECT ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ? FROM (SELECT TOTAL(dollars) AS dollars, TOTAL(calls) AS calls FROM run)
+WHERE dollars <= ? AND calls < ? ON CONFLICT (key) DO NOTHING
+"""

@@ -16,6 +16,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from repair_hf.llm.errors import LATER, PassingError
+from repair_hf.llm.options import RequestOptions
+from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import RunStopped
 
 logger = logging.getLogger(__name__)
@@ -64,6 +66,12 @@ class Limits:
         self._tokens = _Pace(tokens_per_minute, processes)
         self._gate: _Gate | None = None
         self._closed_until, self._pause, self._slowed_at = 0.0, FIRST_PAUSE, 0.0
+
+    @classmethod
+    def of(cls, options: RequestOptions) -> Limits:
+        """Return the limits that options set; the processes of a run share them."""
+        per_minute = options.requests_per_minute, options.tokens_per_minute
+        return cls(options.concurrency, *per_minute, processes=processes().count)
 
     @property
     def places(self) -> asyncio.Semaphore:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from repair_hf.runtime.own_files import read_json
+from repair_hf.runtime.files import read_json
 from repair_hf.runtime.texts import parse_json
 
 OLD_KEYS = 1  # `user_version` of a ledger that holds answers under their keys of before

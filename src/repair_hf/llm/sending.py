@@ -15,14 +15,15 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Literal
 
 from repair_hf.llm.errors import LATER, FailedRequest, PassingError, ProviderError, RejectedRequest
 from repair_hf.llm.ledger import Call, Ledger, Reply, Topic
 from repair_hf.llm.limits import Circuit, Limits, Slot
+from repair_hf.llm.options import RequestOptions
+from repair_hf.runtime.options import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -67,35 +68,33 @@ class Retries:
         return error.named_wait + min(jitter, 1.0)  # so that requests do not all return at once
 
 
-@dataclass
-class RequestOptions:
-    """How requests are sent.
-
-    Args:
-        timeout: Seconds until a request counts as failed.
-        reasoning_effort: How much the model thinks first, in the words of the OpenAI protocol; None for the provider's
-            default.
-        max_error_rate: Share of recent attempts that may fail, or bring unusable answers, before the run stops.
-        answer_attempts: How often a question is asked in all, by all runs of a folder, while no answer is usable.
-    """
-
-    timeout: float = 300.0
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
-    limits: Limits = field(default_factory=Limits)
-    retries: Retries = field(default_factory=Retries)
-    max_error_rate: float = 0.5
-    answer_attempts: int = 3
-
-
 class Sender:
-    """Asks one model, and writes what it pays into a ledger.
+    """Asks one model, and writes what it pays into a ledger. Several senders may share `limits`.
 
     Attributes:
         circuit: Learns here of failed attempts; the caller notes unusable answers.
+
+    Raises:
+        UserError: If there is a ceiling in dollars and the model has no known price.
     """
 
-    def __init__(self, model: str, ledger: Ledger, options: RequestOptions) -> None:
-        self.model, self.ledger, self.limits, self._retries = model, ledger, options.limits, options.retries
+    def __init__(
+        self,
+        model: str,
+        ledger: Ledger,
+        options: RequestOptions,
+        retries: Retries | None = None,
+        limits: Limits | None = None,
+        *,
+        has_price: bool = True,
+    ) -> None:
+        if not has_price and ledger.ceilings.max_usd is not None:
+            raise UserError(
+                f"`max_usd` cannot be enforced: no list price is known for {model!r}. "
+                "Use `max_calls` instead, which limits LLM answers and hosted images."
+            )
+        self.model, self.ledger, self._retries = model, ledger, retries or Retries()
+        self.limits = limits or Limits.of(options)
         window = max(WINDOW, WINDOW_PER_PLACE * self.limits.concurrency)
         self.circuit = Circuit(options.max_error_rate, window=window)
         self._tasks: dict[str, asyncio.Task[Call]] = {}
@@ -114,7 +113,7 @@ class Sender:
         worst: Callable[[], float],
         tokens: Callable[[], int] = lambda: 0,
     ) -> tuple[Call, bool]:
-        """Return the call of a question, and whether it is new: not from the ledger, and not asked for already.
+        """Return the call of a question that the ledger cannot answer, and whether it is not asked for already.
 
         Args:
             topic: Labels of the call in the ledger.
@@ -132,8 +131,6 @@ class Sender:
         task = self._tasks.get(key)
         if task is not None:
             return await asyncio.shield(task), False
-        if (paid := self.ledger.find(key)) is not None:
-            return paid, False
         if self._is_draining:  # another attempt, after an unusable answer
             raise asyncio.CancelledError
         attempt = partial(self._attempt, key, send, topic, worst, tokens)

@@ -8,8 +8,8 @@ import pyarrow as pa
 from datasets import Dataset
 
 from repair_hf.mining.false_positives import FEATURES
+from repair_hf.runtime.files import read_table, read_yaml
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.own_files import read_table, read_yaml
 
 FILE = "failures.parquet"
 REMEDY = "Delete its folder, and make it again with `repair-hf mine`"

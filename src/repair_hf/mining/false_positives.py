@@ -13,11 +13,10 @@ from datasets import Dataset, Features, Value, concatenate_datasets
 from repair_hf.mining.faiss_index import Index, rank_by_index
 from repair_hf.mining.options import check_sizes
 from repair_hf.mining.queries import Ranking
-from repair_hf.mining.ranking import CAPTIONS_AT_ONCE, check_embeddings, rank_both_ways, rank_some
+from repair_hf.mining.ranking import all_pairs, check_embeddings, rank_both_ways, rank_some
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.truth import Truth, wordings
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.processes import Processes
 
 FEATURES = Features(
     {
@@ -44,12 +43,12 @@ def mine_false_positives(
     same_text_is_positive: Sequence[str] | None = None,
     same_image_is_positive: np.ndarray | None = None,
     device: torch.device | str = "cpu",
-    everyone: Processes | None = None,
 ) -> Dataset:
     """Find each query's best-scored false positives, in both directions.
 
     Every query is mined, also if its positive ranks first: the candidate right behind it is the next likely error.
-    Rows with `gt_rank > 1` are retrieval failures.
+    Rows with `gt_rank > 1` are retrieval failures. The processes of a launcher share the work: each must call this
+    with the same vectors, and gets all rows.
 
     Args:
         image_embeddings: Unit vectors, (N, D) float32; may be memory-mapped.
@@ -63,7 +62,6 @@ def mine_false_positives(
         same_image_is_positive: A number for each image, (N,), such as `Truth.image_class`: images of equal number
             have the same positives.
         device: Where blocks of scores are screened.
-        everyone: The processes that share the work; each must call this with the same vectors, and gets all rows.
 
     Returns:
         Rows of direction, q, gt, fp, fp_score, fp_rank, gt_score, gt_rank; first `t2i` (q a caption; gt and fp
@@ -79,9 +77,7 @@ def mine_false_positives(
     check_embeddings(images, texts, caption_image)
     check_sizes(k_mine, d_i2t=d_i2t, d_t2i=d_t2i)
     positives = annotated_positives(caption_image, len(images), same_text_is_positive, same_image_is_positive)
-    found, _ = find_false_positives(
-        images, texts, positives, k_mine=k_mine, d_i2t=d_i2t, d_t2i=d_t2i, device=device, everyone=everyone
-    )
+    found, _ = find_false_positives(images, texts, positives, k_mine=k_mine, d_i2t=d_i2t, d_t2i=d_t2i, device=device)
     return found
 
 
@@ -96,7 +92,6 @@ def find_false_positives(
     queries: Mapping[str, np.ndarray] | None = None,
     index: Index | None = None,
     device: torch.device | str = "cpu",
-    everyone: Processes | None = None,
 ) -> tuple[Dataset, dict[str, float]]:
     """Find false positives as `mine_false_positives` does, of some queries or with an index that may miss some.
 
@@ -110,7 +105,7 @@ def find_false_positives(
     fps = {"t2i": min(d_t2i, len(images)), "i2t": min(d_i2t, len(texts))}
     if index is None and queries is None:
         both = {"fps_of_image": fps["i2t"], "fps_of_caption": fps["t2i"]}
-        i2t, t2i = rank_both_ways(images, texts, positives, **both, device=device, everyone=everyone)
+        i2t, t2i = rank_both_ways(images, texts, positives, **both, device=device)
         return concatenate_datasets([_rows("t2i", t2i), _rows("i2t", i2t)]), {}
     parts, recall = [], {}
     for direction, vectors in (("t2i", texts), ("i2t", images)):
@@ -119,7 +114,7 @@ def find_false_positives(
             continue
         data, k = (direction, images, texts, positives, own), fps[direction]
         if index is None:
-            ranking = rank_some(*data, fps=k, device=device, everyone=everyone)
+            ranking = rank_some(*data, fps=k, device=device)
         else:
             ranking, recall[direction] = rank_by_index(*data, index, fps=k, pool=k_mine)
         parts.append(_rows(direction, ranking, own))
@@ -154,10 +149,9 @@ def draw_queries(
     """
     n_images, n_captions = len(positives.image_class), len(caption_image)
     of_image, of_caption = np.zeros(n_images, np.int64), np.zeros(n_captions, np.int64)  # positives
-    for start in range(0, n_captions, CAPTIONS_AT_ONCE):
-        image, place = positives.images_of(np.arange(start, min(start + CAPTIONS_AT_ONCE, n_captions)))
+    for image, caption in all_pairs(positives):
         of_image += np.bincount(image, minlength=n_images)
-        of_caption += np.bincount(start + place, minlength=n_captions)
+        of_caption += np.bincount(caption, minlength=n_captions)
     is_i2t, is_t2i = (of_image < n_captions) & (d_i2t > 0), (of_caption < n_images) & (d_t2i > 0)
     images = np.union1d(np.flatnonzero(is_i2t), caption_image[is_t2i])
     drawn = np.random.default_rng([seed, 1]).permutation(images)[:max_queries]
@@ -168,12 +162,13 @@ def draw_queries(
 
 def with_ids(failures: Dataset, pairs: Pairs) -> Dataset:
     """Add `q_id`, `gt_id` and `fp_id`, the items' ids in the pairs."""
-    image_ids, caption_ids = _ids(pairs.images, "image_id"), _ids(pairs.captions, "caption_id")
-    ids = pa.chunked_array([*image_ids.chunks, *caption_ids.chunks], pa.large_string())
-    is_t2i, table = _is_t2i(failures), failures.with_format("arrow")[:]
+    items = pairs.images.with_format("arrow")["image_id"][:], pairs.captions.with_format("arrow")["caption_id"][:]
+    ids = pa.chunked_array([chunk.cast(pa.large_string()) for some in items for chunk in some.chunks])
+    table = failures.with_format("arrow")[:]
+    is_t2i = pc.equal(table["direction"], "t2i").to_numpy()
     for role in ("q", "gt", "fp"):
         is_caption = is_t2i == (role == "q")
-        rows = _column(failures, role) + np.where(is_caption, len(image_ids), 0)
+        rows = table[role].to_numpy() + np.where(is_caption, len(pairs.images), 0)
         table = table.append_column(f"{role}_id", ids.take(pa.array(rows)).cast(pa.string()))
     return Dataset(table)
 
@@ -184,35 +179,20 @@ def summarize(failures: Dataset) -> dict[str, dict[str, float]]:
     `failed` counts the queries with a false positive ahead of their gt. `gap_25`, `gap_50` and `gap_75` are quartiles
     of the score of a query's best false positive minus its gt's (positive: it failed).
     """
-    is_t2i, table = _is_t2i(failures), {}
-    columns = {name: _column(failures, name) for name in ("q", "fp_rank", "fp_score", "gt_score", "gt_rank")}
-    for name, ours in (("t2i", is_t2i), ("i2t", ~is_t2i)):
-        rows = {key: values[ours] for key, values in columns.items()}
-        if not len(rows["q"]):
-            continue
-        best = np.lexsort((rows["fp_rank"], rows["q"]))[np.unique(np.sort(rows["q"]), return_index=True)[1]]
-        gaps = rows["fp_score"][best] - rows["gt_score"][best]  # (queries,)
-        quartiles = np.percentile(gaps, [25, 50, 75]).tolist()
-        table[name] = {
-            "queries": len(best),
-            "false_positives": len(rows["q"]),
-            "failed": int((rows["gt_rank"][best] > 1).sum()),
-            **dict(zip(("gap_25", "gap_50", "gap_75"), quartiles, strict=True)),
-        }
+    table: dict[str, dict[str, float]] = {}
+    every = failures.to_pandas()
+    for direction in ("t2i", "i2t"):
+        rows = every[every["direction"] == direction]
+        if len(rows):
+            best = rows.sort_values("fp_rank").drop_duplicates("q")
+            gaps = np.percentile(best["fp_score"] - best["gt_score"], [25, 50, 75]).tolist()  # of the queries
+            table[direction] = {
+                "queries": len(best),
+                "false_positives": len(rows),
+                "failed": int((best["gt_rank"] > 1).sum()),
+                **dict(zip(("gap_25", "gap_50", "gap_75"), gaps, strict=True)),
+            }
     return table
-
-
-def _column(failures: Dataset, name: str) -> np.ndarray:
-    """Read a column without creating a Python object for each row."""
-    return failures.with_format("arrow")[name][:].to_numpy()
-
-
-def _is_t2i(failures: Dataset) -> np.ndarray:
-    return pc.equal(failures.with_format("arrow")["direction"][:], "t2i").to_numpy()
-
-
-def _ids(items: Dataset, name: str) -> pa.ChunkedArray:
-    return items.with_format("arrow")[name][:].cast(pa.large_string())
 
 
 def _rows(direction: str, ranking: Ranking, queries: np.ndarray | None = None) -> Dataset:

@@ -20,7 +20,7 @@ from repair_hf.mining.false_positives import draw_queries, find_false_positives,
 from repair_hf.mining.options import MiningOptions
 from repair_hf.mining.random_failures import at_random
 from repair_hf.mining.ranking import check_embeddings
-from repair_hf.mining.reported import Report, read_report, score_report
+from repair_hf.mining.reported import Row, read_report, score_report
 from repair_hf.mining.stored import StoredEmbeddings
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.pairs.truth import Truth, truth_of
@@ -123,81 +123,61 @@ class Mining:
         return load_failures(str(self.stage.folder)) if self._failures is None else self._failures
 
     def _mine(self, folder: Path | None) -> dict[str, Any]:
+        """Mine, or score reported failures, in all processes; the first writes them and returns their summary."""
+        pairs, options = self.pairs, self.options
+        pixels = pixels_for(pairs.images, self.encoder.preprocessor, options)
         cache = None if folder is None else vectors_folder()
-        failures, summary = mine_pairs(self.encoder, self.pairs, self.options, cache, self.report)
-        self._failures, unmatched = failures, summary.pop("unmatched", [])
+        images, texts = self.encoder.embed_pairs(pairs, pixels=pixels, cache_folder=cache)
+        vectors = np.asarray(images, np.float32), np.asarray(texts, np.float32)
+        check_embeddings(*vectors, pairs.caption_image)
+        positives, alike = truth_of(pairs, vectors[0], options.near_duplicates)
+        unmatched: list[Row] = []
+        if self.report is None:
+            failures, found = self._search(vectors, positives)
+        else:
+            matched, unmatched = self.report
+            failures, answers = score_report(matched, *vectors, positives)
+            unmatched = [*unmatched, *answers]
+            found = {"reported": {"matched": len(failures), "unmatched": len(unmatched)}}
+        self._failures = with_ids(failures, pairs)
         if not processes().is_main:
             return {}
         if folder is not None:
-            if self.report is not None:
-                lines = [json.dumps(row, ensure_ascii=False) for row in unmatched]
-                write_atomically(folder / UNMATCHED, "".join(f"{line}\n" for line in lines))
-            draft = folder / f".{FILE}.tmp"
-            failures.to_parquet(draft)
-            draft.replace(folder / FILE)
-        return summary | {"captions_cut": self.encoder.report_captions(self.pairs.captions["caption"][:])}
+            self._write(folder, unmatched)
+        by_text = positives.beyond_annotation
+        if any(alike.values()):
+            by_text = Truth.annotated(pairs.caption_image, len(images), wording=positives.wording).beyond_annotation
+        return {
+            "directions": summarize(failures),
+            "positives_by_equal_text": by_text,
+            "positives_by_image": positives.beyond_annotation - by_text,
+            "images_alike": alike,
+            "vectors": [str(some.filename) for some in (images, texts) if isinstance(some, np.memmap)],
+            **found,
+            "captions_cut": self.encoder.report_captions(pairs.captions["caption"][:]),
+        }
 
+    def _search(self, vectors: tuple[np.ndarray, np.ndarray], positives: Truth) -> tuple[Dataset, dict[str, Any]]:
+        """Return the failures, and what the summary says of an index."""
+        options = self.options
+        kept: Any = {"d_i2t": options.d_i2t, "d_t2i": options.d_t2i}
+        how: Any = {"k_mine": options.k_mine, "device": self.encoder.device}
+        if options.search != "exact":
+            how["index"] = Index(options.search, options.search_effort)
+        if (count := options.max_queries) is not None:
+            how["queries"] = draw_queries(positives, self.pairs.caption_image, count, **kept, seed=options.seed)
+        images, texts = vectors
+        failures, recall = find_false_positives(images, texts, positives, **kept, **how)
+        if options.false_positives == "random":
+            failures = at_random(failures, images, texts, positives, options.seed)
+        about = {"search": options.search, "recall": recall, "ranks": "lower bounds"}
+        return failures, about if "index" in how else {}
 
-def mine_pairs(
-    encoder: Embedder | StoredEmbeddings,
-    pairs: Pairs,
-    options: MiningOptions,
-    cache_folder: Path | None = None,
-    report: Report | None = None,
-) -> tuple[Dataset, dict[str, Any]]:
-    """Mine with an open encoder or stored embeddings, or score reported failures; vectors are kept in `cache_folder`.
-
-    Every process gets all failures.
-
-    Returns:
-        The failures; and their summary: `directions` (see `summarize`), `positives_by_equal_text`,
-        `positives_by_image`, `images_alike`; `vectors`, the files of stored vectors; with an index `search`, `recall`
-        and `ranks`; with a report `reported` and `unmatched`.
-    """
-    pixels = pixels_for(pairs.images, encoder.preprocessor, options)
-    images, texts = encoder.embed_pairs(pairs, pixels=pixels, cache_folder=cache_folder)
-    vectors = np.asarray(images, np.float32), np.asarray(texts, np.float32)
-    check_embeddings(*vectors, pairs.caption_image)
-    positives, alike = truth_of(pairs, vectors[0], options.near_duplicates)
-    if report is None:
-        failures, found = _search(encoder, pairs, vectors, positives, options)
-    else:
-        matched, unmatched = report
-        failures, answers = score_report(matched, *vectors, positives)
-        unmatched = [*unmatched, *answers]
-        found = {"reported": {"matched": len(failures), "unmatched": len(unmatched)}, "unmatched": unmatched}
-    by_text = positives.beyond_annotation
-    if any(alike.values()):
-        by_text = Truth.annotated(pairs.caption_image, len(images), wording=positives.wording).beyond_annotation
-    summary = {"directions": summarize(failures), "positives_by_equal_text": by_text}
-    summary |= {"positives_by_image": positives.beyond_annotation - by_text, "images_alike": alike}
-    summary["vectors"] = [str(some.filename) for some in (images, texts) if isinstance(some, np.memmap)]
-    return with_ids(failures, pairs), summary | found
-
-
-def _search(
-    encoder: Embedder | StoredEmbeddings,
-    pairs: Pairs,
-    vectors: tuple[np.ndarray, np.ndarray],
-    positives: Truth,
-    options: MiningOptions,
-) -> tuple[Dataset, dict[str, Any]]:
-    """Return the failures, and what the summary says of an index."""
-    index = None if options.search == "exact" else Index(options.search, options.search_effort)
-    kept: Any = {"d_i2t": options.d_i2t, "d_t2i": options.d_t2i}
-    queries = None
-    if options.max_queries is not None:
-        queries = draw_queries(positives, pairs.caption_image, options.max_queries, **kept, seed=options.seed)
-    failures, recall = find_false_positives(
-        *vectors,
-        positives,
-        k_mine=options.k_mine,
-        **kept,
-        queries=queries,
-        index=index,
-        device=encoder.device,
-        everyone=processes(),
-    )
-    if options.false_positives == "random":
-        failures = at_random(failures, *vectors, positives, options.seed)
-    return failures, {} if index is None else {"search": options.search, "recall": recall, "ranks": "lower bounds"}
+    def _write(self, folder: Path, unmatched: list[Row]) -> None:
+        assert self._failures is not None
+        if self.report is not None:
+            lines = [json.dumps(row, ensure_ascii=False) for row in unmatched]
+            write_atomically(folder / UNMATCHED, "".join(f"{line}\n" for line in lines))
+        draft = folder / f".{FILE}.tmp"
+        self._failures.to_parquet(draft)
+        draft.replace(folder / FILE)

@@ -33,7 +33,7 @@ from repair_hf.mining.scores import LOW32, exact_scores, keys_of, quietly
 from repair_hf.mining.screening import Matrix, screen
 from repair_hf.pairs.truth import Truth, expanded
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.processes import Processes
+from repair_hf.runtime.processes import processes
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,6 @@ def rank_both_ways(
     fps_of_caption: int = 0,
     block: int | None = None,
     device: torch.device | str = "cpu",
-    everyone: Processes | None = None,
 ) -> tuple[Ranking, Ranking]:
     """Rank captions for each image, and images for each caption, in one pass over the blocks of their scores.
 
@@ -66,16 +65,14 @@ def rank_both_ways(
             which takes 8 MB at most by default.
         device: Where blocks are screened: a GPU of NVIDIA, which then holds all images' vectors, or the CPU.
             Selection, exact scores and the result stay on the CPU.
-        everyone: The processes that share the captions; each must call this with the same vectors, and gets the whole
-            result.
 
     Returns:
         The rankings of the N images' captions and of the M captions' images.
     """
     images, texts = (np.ascontiguousarray(some, np.float32) for some in (image_embeddings, text_embeddings))
     i2t, t2i = Queries(len(images), fps_of_image), Queries(len(texts), fps_of_caption)
-    matrix = Matrix(images, texts, positives.images_of, block or _panel(len(texts), everyone))
-    _rank(matrix, i2t, t2i, device, everyone)
+    matrix = Matrix(images, texts, positives.images_of, block or _panel(len(texts)))
+    _rank(matrix, i2t, t2i, device)
     return i2t.ranking(), t2i.ranking()
 
 
@@ -89,15 +86,14 @@ def rank_some(
     fps: int,
     block: int | None = None,
     device: torch.device | str = "cpu",
-    everyone: Processes | None = None,
 ) -> Ranking:
     """Rank all candidates for some queries of one direction, (Q,) ascending rows; see `rank_both_ways`."""
     vectors, candidates = sides(direction, image_embeddings, text_embeddings)
     found = Queries(len(queries), fps)
     known = positives_of(direction, positives, queries)
-    block = block or _panel(len(candidates), everyone)
+    block = block or _panel(len(candidates))
     matrix = Matrix(vectors[queries], np.ascontiguousarray(candidates, np.float32), _by_candidate(*known), block)
-    _rank(matrix, found, None, device, everyone)
+    _rank(matrix, found, None, device)
     return found.ranking()
 
 
@@ -143,12 +139,18 @@ def positives_of(direction: str, positives: Truth, queries: np.ndarray) -> tuple
         return positives.images_of(queries)[::-1]
     order = np.argsort(queries, kind="stable")
     places, captions = [], []
-    for start in range(0, len(positives.wording), CAPTIONS_AT_ONCE):
-        image, caption = positives.images_of(np.arange(start, min(start + CAPTIONS_AT_ONCE, len(positives.wording))))
+    for image, caption in all_pairs(positives):
         at, pair = expanded(*(np.searchsorted(queries[order], image, side=side) for side in ("left", "right")))
         places.append(order[at])
-        captions.append(start + caption[pair])
+        captions.append(caption[pair])
     return np.concatenate(places), np.concatenate(captions)
+
+
+def all_pairs(positives: Truth) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield all positive pairs of an image and a caption, those of some captions at a time."""
+    for start in range(0, len(positives.wording), CAPTIONS_AT_ONCE):
+        image, place = positives.images_of(np.arange(start, min(start + CAPTIONS_AT_ONCE, len(positives.wording))))
+        yield image, start + place
 
 
 def check_embeddings(image_embeddings: np.ndarray, text_embeddings: np.ndarray, caption_image: np.ndarray) -> None:
@@ -186,10 +188,10 @@ def sides(direction: str, images: np.ndarray, texts: np.ndarray) -> tuple[np.nda
     return (texts, images) if direction == "t2i" else (images, texts)
 
 
-def _panel(n_columns: int, everyone: Processes | None = None) -> int:
+def _panel(n_columns: int) -> int:
     """Return how many columns a panel has, the same in all processes."""
     least, most = PANEL
-    return min(most, max(least, math.ceil(n_columns / (PANELS * (everyone.count if everyone else 1)))))
+    return min(most, max(least, math.ceil(n_columns / (PANELS * processes().count))))
 
 
 def _by_candidate(place: np.ndarray, candidate: np.ndarray) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
@@ -205,9 +207,7 @@ def _by_candidate(place: np.ndarray, candidate: np.ndarray) -> Callable[[np.ndar
 
 
 @quietly()
-def _rank(
-    matrix: Matrix, rows: Queries, columns: Queries | None, device: torch.device | str, everyone: Processes | None
-) -> None:
+def _rank(matrix: Matrix, rows: Queries, columns: Queries | None, device: torch.device | str) -> None:
     """Find each query's best positive, what is ahead of it, its best non-positives, and the positives among these."""
 
     def score(panel: np.ndarray) -> np.ndarray:
@@ -227,7 +227,7 @@ def _rank(
         rows.offer_positives(row, panel[place], found)
         if columns is not None:
             columns.offer_positives(panel[place], row, found)
-    _screen(matrix, rows, columns, device, everyone)
+    _screen(matrix, rows, columns, device)
     if rows.k or (columns is not None and columns.k):
         with _workers() as workers:
             list(workers.map(count, matrix.panels, scores))
@@ -238,16 +238,15 @@ def _screen(
     rows: Queries,
     columns: Queries | None,
     device: torch.device | str = "cpu",
-    everyone: Processes | None = None,
 ) -> None:
     """Screen this process's panels, and merge what the processes found. Without columns, only rows are ranked."""
-    panels, is_main = matrix.panels, everyone is None or everyone.is_main
+    panels, everyone = matrix.panels, processes()
     columns = Queries(len(matrix.columns), 0) if columns is None else columns
-    own = panels if everyone is None else panels[everyone.index :: everyone.count]
+    own = panels[everyone.index :: everyone.count]
     with _workers() as workers, _full_float32():
         where = torch.device(device if torch.device(device).type == "cuda" else "cpu")  # of known error
-        screen(matrix, own, rows, columns, workers, where, show=is_main)
-    if everyone is None or everyone.count == 1:
+        screen(matrix, own, rows, columns, workers, where, show=everyone.is_main)
+    if everyone.count == 1:
         return
     which = np.concatenate([*own, np.zeros(0, np.int64)])
     parts = everyone.gather((rows.keys, rows.ahead, which, columns.keys[which], columns.ahead[which]))

@@ -23,7 +23,6 @@ from repair_hf.runtime.options import UserError
 
 COLUMNS = ("query", "right", "wrong")
 Row = dict[str, Any]
-Report = tuple[list[Row], list[Row]]  # matched rows, and the others
 
 
 class Unmatched(ValueError):

@@ -16,8 +16,8 @@ import torch
 
 from repair_hf.encoder.embedder import unit
 from repair_hf.pairs.dataset import Pairs
+from repair_hf.runtime.files import read_json
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.texts import parse_json
 
 KINDS = ("images", "captions")
 FILES = (*(f"{kind}.npy" for kind in KINDS), "ids.json")
@@ -73,14 +73,12 @@ class StoredEmbeddings:
 
 
 def _read_ids(path: Path) -> dict[str, list[str]]:
-    right = 'a JSON object {"images": [...], "captions": [...]} of lists of texts'
-    try:
-        found = parse_json(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({str(error)[:100]}); write {right}.") from error
-    lists = [found.get(kind) if isinstance(found, dict) else None for kind in KINDS]
-    if not all(isinstance(some, list) and all(isinstance(name, str) for name in some) for some in lists):
-        raise UserError(f"{path} is no such list of ids; write {right}.")
+    found = read_json(path, needs=KINDS, remedy='Write a JSON object {"images": [...], "captions": [...]} of ids')
+    for kind in KINDS:
+        if not (isinstance(found[kind], list) and all(isinstance(name, str) for name in found[kind])):
+            raise UserError(f"{path} holds {kind} that are no list of texts, got {ascii(found[kind])[:80]}.")
+        if twice := len(found[kind]) - len(set(found[kind])):
+            raise UserError(f"{path} names {twice} {kind} twice; each id needs one row.")
     return found
 
 
@@ -96,8 +94,6 @@ def _read_vectors(folder: Path, kind: str, ids: list[str], wanted: list[str]) ->
             f"{path} holds {array.dtype} {array.shape}; give floats of shape ({len(ids)}, D), a row for each id."
         )
     rows = {name: row for row, name in enumerate(ids)}
-    if len(rows) < len(ids):
-        raise UserError(f"{folder / 'ids.json'} names {len(ids) - len(rows)} {kind} twice; each id needs one row.")
     if missing := [name for name in wanted if name not in rows]:
         raise UserError(
             f"{folder} lacks {len(missing):,} of {len(wanted):,} {kind} of the pairs, first `{missing[0]}`. "

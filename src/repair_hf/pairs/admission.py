@@ -47,7 +47,7 @@ def _undecodable(rows: Dataset, columns: Sequence[str]) -> dict[str, dict[int, s
     found: dict[str, dict[int, str]] = {column: {} for column in columns}
     for place, look in zip(there.tolist(), which.tolist(), strict=True):
         if problem := looks[look].problem:
-            found[columns[place // len(rows)]][place % len(rows)] = KINDS[problem][0]
+            found[columns[place // len(rows)]][place % len(rows)] = KINDS[problem]
     return found
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from repair_hf.pairs.cells import equal_cells
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.rows import Listing, Row, image_files
+from repair_hf.runtime.files import REPAIR, read_json
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.texts import read_json
 
 
 def read_annotations(file: Path, image_folder: Path, problems: Problems) -> Listing:
     """Read a caption JSON in COCO's or Karpathy's format, recognized by its content."""
     folder = image_folder.absolute()
-    match read_json(file, mend=lambda text: None):
+    match read_json(file, needs=None, remedy=REPAIR):
         case {"images": list() as images, "annotations": list() as captions}:
             return _coco(images, captions, folder, problems)
         case {"images": [{"sentences": list()}, *_] as images}:

@@ -75,23 +75,17 @@ class BenchmarkSplit:
             return
         raise UserError(f"{listed}, but `{self.benchmark}` has {expected} there. {remedy}")
 
-    def check_captions(self, unusable: int) -> None:
-        """Check that no caption is empty or not a text."""
-        if unusable:
+    def check_usable(self, wanted: Sequence[Row], usable: Sequence[Row]) -> None:
+        """Check that all images of the split and all of their captions can be used."""
+        there = {row.image_id for row in usable}
+        missing = [row.image_id for row in wanted if row.image_id not in there]
+        empty = sum(text is None for row in usable for text in row.captions)
+        if missing or empty:
+            shown = ", ".join(map(ascii, missing[:SHOWN])) + ", ..." * (len(missing) > SHOWN)
             raise UserError(
-                f"`{self.source}` has {unusable:,} captions of `{self.benchmark}` {self.split} that are empty or not "
-                "text. Repair them, or leave out `benchmark` to use the rest."
-            )
-
-    def check_images(self, wanted: Sequence[str], usable: Sequence[str]) -> None:
-        """Check that all images of the split, given by id, can be used."""
-        there = set(usable)
-        if missing := [image_id for image_id in wanted if image_id not in there]:
-            shown = ", ".join(ascii(image_id) for image_id in missing[:SHOWN]) + ", ..." * (len(missing) > SHOWN)
-            name = f"`{self.benchmark}` {self.split}"
-            raise UserError(
-                f"`{self.source}` lacks {len(missing):,} of the {len(wanted):,} images of {name}: {shown}. They are "
-                "missing or cannot be decoded. Complete `image_folder`, or leave out `benchmark` to use the rest."
+                f"`{self.source}` lacks {len(missing):,} of the {len(wanted):,} images of `{self.benchmark}` "
+                f"{self.split} ({shown}), and {empty:,} captions of the others. They are missing, empty or cannot be "
+                "decoded. Complete them, or leave out `benchmark` to use the rest."
             )
 
 

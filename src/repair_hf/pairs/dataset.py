@@ -179,8 +179,6 @@ def _usable(
 ) -> tuple[list[Row], list[Inspection]]:
     """Return the rows with an image and a caption that can be used, and what was found out about their images."""
     rows = [row._replace(captions=_texts(row, problems)) for row in wanted]
-    if expected is not None:
-        expected.check_captions(problems.count("empty_caption"))
     rows = [row for row in rows if any(row.captions)]
     found = inspect_images(listing.images.select([row.image for row in rows]))
     for row, each in zip(rows, found, strict=True):
@@ -188,7 +186,7 @@ def _usable(
             problems.add(each.problem, row.image_id)
     usable = [(row, each) for row, each in zip(rows, found, strict=True) if each.problem is None]
     if expected is not None:
-        expected.check_images([row.image_id for row in wanted], [row.image_id for row, _ in usable])
+        expected.check_usable(wanted, [row for row, _ in usable])
     return [row for row, _ in usable], [each for _, each in usable]
 
 

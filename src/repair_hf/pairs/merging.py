@@ -101,14 +101,22 @@ def _warn(source: str, several: set[str], renamed: dict[str, str]) -> None:
 def _with_joined_groups(rows: Sequence[Row]) -> list[Row]:
     """Give the rows of one image, and of one group, the first of their groups' names; a row may have no group."""
     names = [row.group or row.image_id for row in rows]
-    ids = [row.image_id for row in rows]
-    image, group = (np.unique(column, return_inverse=True)[1] for column in (ids, names))
-    size = 2 * len(names)
-    edges = coo_array((np.ones(len(names), bool), (image, len(names) + group)), shape=(size, size))
+    image, group = (np.unique(column, return_inverse=True)[1] for column in ([row.image_id for row in rows], names))
     first: dict[int, str] = {}
-    parts = connected_components(edges, directed=False)[1][image].tolist()
-    named = zip(rows, parts, names, strict=True)
+    named = zip(rows, joined(image, group).tolist(), names, strict=True)
     return [row._replace(group=first.setdefault(part, name)) for row, part, name in named]
+
+
+def joined(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Number items, (N,): those that share a number in either of two numberings share one."""
+    return connected(one, one.max() + 1 + other)[one]
+
+
+def connected(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Number the nodes of a graph with these edges, (E,), by the part that they belong to."""
+    size = int(max(one.max(), other.max())) + 1
+    edges = coo_array((np.ones(len(one), bool), (one, other)), shape=(size, size))
+    return connected_components(edges, directed=False)[1]
 
 
 def _check_groups(source: str, rows: Sequence[Row]) -> None:

@@ -7,34 +7,18 @@ from dataclasses import dataclass
 
 EXAMPLES = 3
 
-# Kind -> singular and plural description.
 KINDS = {
-    "malformed_row": ("row in another format than the source's", "rows in another format than the source's"),
-    "no_split": (
-        "image without a split, while others have one",
-        "images without a split, while others have one",
-    ),
-    "duplicate_id": ("row with the id of an earlier one", "rows with the id of an earlier one"),
-    "outside_folder": (
-        "image that is no file of its dataset; if you trust it, download the dataset and give its folder",
-        "images that are no files of their dataset; if you trust it, download the dataset and give its folder",
-    ),
-    "unknown_image": (
-        "caption of an image that the source does not list",
-        "captions of an image that the source does not list",
-    ),
-    "unfetched_image": (
-        "row whose image cannot be downloaded",
-        "rows whose images cannot be downloaded",
-    ),
-    "missing_image": ("image that does not exist", "images that do not exist"),
-    "too_large_image": (
-        "image above 64 MiB, 89 million pixels or an aspect ratio of 100",
-        "images above 64 MiB, 89 million pixels or an aspect ratio of 100",
-    ),
-    "corrupt_image": ("image that cannot be decoded", "images that cannot be decoded"),
-    "empty_caption": ("caption without text", "captions without text"),
-    "image_without_captions": ("image without a caption", "images without a caption"),
+    "malformed_row": "rows in another format than the source's",
+    "no_split": "images without a split, while others have one",
+    "duplicate_id": "rows with the id of an earlier one",
+    "outside_folder": "images that are no files of their dataset; if you trust it, download it and give its folder",
+    "unknown_image": "captions of an image that the source does not list",
+    "unfetched_image": "rows whose images cannot be downloaded",
+    "missing_image": "images that do not exist",
+    "too_large_image": "images above 64 MiB, 89 million pixels or an aspect ratio of 100",
+    "corrupt_image": "images that cannot be decoded",
+    "empty_caption": "captions without text",
+    "image_without_captions": "images without a caption",
 }
 
 
@@ -49,8 +33,7 @@ class Problem:
     def __str__(self) -> str:
         more = ", ..." if self.count > len(self.examples) else ""
         shown = ", ".join(ascii(example) for example in self.examples)  # a name may hold anything, also escape codes
-        one, several = KINDS[self.kind]
-        return f"{self.count:,} {one if self.count == 1 else several} ({shown}{more})"
+        return f"{KINDS[self.kind]}: {self.count:,} ({shown}{more})"
 
 
 class Problems:
@@ -64,9 +47,6 @@ class Problems:
         self._counts[kind] += 1
         if self._counts[kind] <= EXAMPLES:
             self._examples[kind].append(example)
-
-    def count(self, kind: str) -> int:
-        return self._counts[kind]
 
     def found(self) -> tuple[Problem, ...]:
         return tuple(

@@ -11,8 +11,8 @@ import pyarrow as pa
 from datasets import Dataset, Features, List, Value
 
 from repair_hf.pairs.problems import Problems
+from repair_hf.runtime.files import read_lines
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.texts import read_json_lines
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TABLES = (*SEPARATORS, ".jsonl", ".parquet")
@@ -34,7 +34,7 @@ def load_table(file: Path, problems: Problems) -> Dataset:
     try:
         if kind == ".parquet":
             return Dataset.from_parquet(str(file))
-        lines = _separated(file, SEPARATORS[kind]) if kind in SEPARATORS else read_json_lines(file)
+        lines = _separated(file, SEPARATORS[kind]) if kind in SEPARATORS else read_lines(file)
         rows = []
         for number, row in lines:
             if isinstance(row, dict):

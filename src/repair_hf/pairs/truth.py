@@ -17,12 +17,11 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.images import equal_pixels
+from repair_hf.pairs.merging import connected, joined
 from repair_hf.pairs.wording import bare_caption
 
 AT_ONCE = 1024  # images compared with all others, captions read
@@ -205,7 +204,7 @@ def truth_of(
         kinds["group"] = pairs.groups
     classes = np.arange(len(pairs.images))
     for other in kinds.values():
-        classes = _joined(classes, other)
+        classes = joined(classes, other)
     blocks = pairs.captions.select_columns(["caption"]).iter(AT_ONCE)
     texts = wordings(caption for block in blocks for caption in block["caption"])
     truth = Truth.annotated(pairs.caption_image, len(classes), wording=texts, image_class=classes)
@@ -239,9 +238,9 @@ def near_numbers(vectors: np.ndarray, least: float) -> np.ndarray:
             edges.append((one[is_new], other[is_new]))
             waiting += len(edges[-1][0])
             if waiting > len(vectors):  # so that the edges take little memory
-                number, waiting = _connected(*map(np.concatenate, zip(*edges, strict=True)))[number], 0
+                number, waiting = connected(*map(np.concatenate, zip(*edges, strict=True)))[number], 0
                 edges = [(number, number)]
-    return _connected(*map(np.concatenate, zip(*edges, strict=True)))[number]
+    return connected(*map(np.concatenate, zip(*edges, strict=True)))[number]
 
 
 def expanded(first: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -249,15 +248,3 @@ def expanded(first: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarra
     count = stop - first
     owner = np.repeat(np.arange(len(count)), count)
     return np.arange(len(owner)) + np.repeat(first - (np.cumsum(count) - count), count), owner
-
-
-def _joined(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Number items, (N,): those that share a number in either of two numberings share one."""
-    return _connected(one, one.max() + 1 + other)[one]
-
-
-def _connected(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Number the nodes of a graph with these edges, (E,), by the part that they belong to."""
-    size = int(max(one.max(), other.max())) + 1
-    edges = coo_array((np.ones(len(one), bool), (one, other)), shape=(size, size))
-    return connected_components(edges, directed=False)[1]

@@ -14,9 +14,8 @@ from typing import Any
 
 import pandas as pd
 
+from repair_hf.runtime.files import intact, read_lines
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.own_files import intact
-from repair_hf.runtime.texts import read_json_lines
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ def read_answers(folder: Path) -> pd.DataFrame:
     rows = []
     for path in sorted((folder / "answers").glob("*.jsonl")):
         bad = []
-        for number, row in read_json_lines(path):
+        for number, row in read_lines(path):
             if is_answer(row, folder.name):
                 rows.append(row)
             else:  # also a last line that was cut off when its process died

@@ -36,11 +36,11 @@ from repair_hf.records.answers import good_records
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES, readme
 from repair_hf.records.columns import DROPPED_FEATURES as DROPPED_FEATURES
 from repair_hf.records.columns import FEATURES as FEATURES
+from repair_hf.records.images import restore_images
 from repair_hf.records.parquet import write_parquet
-from repair_hf.records.source_images import restore_images
+from repair_hf.runtime.files import read_table
 from repair_hf.runtime.hub_access import name_for_datasets
 from repair_hf.runtime.options import UserError, expect
-from repair_hf.runtime.own_files import read_table
 from repair_hf.runtime.run_folder import write_atomically
 
 Place: TypeAlias = str | Path | Dataset | DatasetDict

@@ -12,6 +12,7 @@ columns need none.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,10 +21,8 @@ from typing import Any, Literal
 from datasets import Dataset, Features, Image, Value
 
 from repair_hf.pairs.dataset import Pairs
-from repair_hf.records.columns import MODALITIES
-from repair_hf.records.dataset import Place, build
-from repair_hf.records.parquet import write_parquet
-from repair_hf.records.triplets import Counterparts, export
+from repair_hf.records.dataset import Place
+from repair_hf.records.triplets import Counterparts, export, undecoded_records, write_rows
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import write_atomically
 
@@ -44,7 +43,6 @@ def export_near_misses(
     *,
     columns: Columns = "winoground",
     revision: str | None = None,
-    dry_run: bool = False,
 ) -> dict[str, int]:
     """Write records as a test in the columns of another, as `repair-hf export near-misses` does.
 
@@ -54,10 +52,9 @@ def export_near_misses(
         output: Folder to write; a finished one is left as it is. `load_dataset(output, split="test")` reads it.
         columns: `winoground` or `sugarcrepe`.
         revision: Tag, branch or commit of records on the Hub.
-        dry_run: Check everything, and write nothing.
 
     Returns:
-        The number of rows of each kind, such as `i2t_truth`; of a dry run, that of `records`.
+        The number of rows of each kind, such as `i2t_truth`.
 
     Raises:
         UserError: If no record gives a row, an image cannot be read, or the folder holds something else.
@@ -68,7 +65,7 @@ def export_near_misses(
     if columns not in FEATURES:
         raise UserError(f"`columns` takes {' or '.join(FEATURES)}, got {columns!r}.")
     write = partial(_write, columns=columns)
-    choices: Any = {"revision": revision, "dry_run": dry_run, "columns": columns}
+    choices: Any = {"revision": revision, "columns": columns}
     return export("near-misses", write, records, pairs, output, **choices)
 
 
@@ -77,12 +74,8 @@ def near_miss_rows(records: Dataset, counterpart_of: Counterparts) -> Iterator[d
 
     The second pair lacks what the pairs do not hold.
     """
-    for name in ("q_image", "gt_image", "fp_image", "edit_image"):
-        records = records.cast_column(name, Image(decode=False))
-    for record in records:
-        direction = record["direction"]
-        q, gt, fp, edit = (record[f"{role}_{kind}"] for role, kind in MODALITIES[direction].items())
-        other = counterpart_of(record)
+    for record, (q, gt, fp, edit) in undecoded_records(records):
+        direction, other = record["direction"], counterpart_of(record)
         for measure, match in (("truth", gt), ("edit", edit)):
             image, caption = (match, q) if direction == "t2i" else (q, match)
             image_1, negative = (fp, other) if direction == "t2i" else (other, fp)
@@ -101,18 +94,21 @@ def near_miss_rows(records: Dataset, counterpart_of: Counterparts) -> Iterator[d
 
 
 def _write(records: Dataset, pairs: Pairs, folder: Path, *, columns: str) -> dict[str, int]:
-    features, draft = FEATURES[columns], folder / ".rows.arrow"
-    every = ({name: row[name] for name in features} for row in near_miss_rows(records, Counterparts(pairs)))
-    rows = build((row for row in every if None not in row.values()), draft, features)
-    if not len(rows):
+    counts: Counter[str] = Counter()
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for row in near_miss_rows(records, Counterparts(pairs)):
+            wanted = {name: row[name] for name in FEATURES[columns]}
+            if None not in wanted.values():
+                counts[row["kind"]] += 1
+                yield wanted
+
+    pattern, count = write_rows(folder / "data", rows(), FEATURES[columns])
+    if not count:
         raise UserError("No record names a false positive of these pairs. Give the pairs that the records are from.")
-    kinds = rows["kind"][:]
-    counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
-    pattern = write_parquet(folder / "data", rows)
-    draft.unlink()
-    listed = "\n".join(f"| `{kind}` | {count:,} |" for kind, count in counts.items())
+    listed = "\n".join(f"| `{kind}` | {counts[kind]:,} |" for kind in sorted(counts))
     write_atomically(folder / "README.md", _CARD.format(pattern=pattern, rows=listed, columns=columns))
-    return counts
+    return dict(sorted(counts.items()))
 
 
 _CARD = """---

@@ -14,7 +14,7 @@ what the pairs show or say of the false positive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,7 @@ def triplets(records: Dataset, counterpart_of: Counterparts) -> Iterator[tuple[s
     A record whose false positive is not in the pairs gives two triplets instead of four. So does one whose false
     positive has the query as its counterpart.
     """
-    for name in ("q_image", "gt_image", "fp_image", "edit_image"):
-        records = records.cast_column(name, Image(decode=False))
-    for record in records:
-        modalities = MODALITIES[record["direction"]]
-        q, gt, fp, edit = (record[f"{role}_{kind}"] for role, kind in modalities.items())
+    for record, (q, gt, fp, edit) in undecoded_records(records):
         forth, back = WAYS[record["direction"]]
         counterpart = counterpart_of(record)
         for match in (gt, edit):
@@ -64,7 +60,6 @@ def export_triplets(
     output: str | Path,
     *,
     revision: str | None = None,
-    dry_run: bool = False,
 ) -> dict[str, int]:
     """Write records as triplets for sentence-transformers, as `repair-hf export triplets` does.
 
@@ -73,10 +68,9 @@ def export_triplets(
         pairs: The pairs that they were made from.
         output: Folder to write; a finished one is left as it is. `load_dataset(output, config)` reads it.
         revision: Tag, branch or commit of records on the Hub.
-        dry_run: Check everything, and write nothing.
 
     Returns:
-        The number of triplets of each config that has any; of a dry run, that of `records`.
+        The number of triplets of each config that has any.
 
     Raises:
         UserError: If the records are of other pairs, an image cannot be read, or the folder holds something else.
@@ -84,7 +78,7 @@ def export_triplets(
     Example:
         >>> export_triplets("runs/records", load_pairs("data/mine"), "runs/triplets")
     """
-    return export("triplets", write_triplets, records, pairs, output, revision=revision, dry_run=dry_run)
+    return export("triplets", _write, records, pairs, output, revision=revision)
 
 
 def export(
@@ -95,7 +89,6 @@ def export(
     output: str | Path,
     *,
     revision: str | None,
-    dry_run: bool,
     **choices: str,
 ) -> dict[str, int]:
     """Write records in another form, as a stage; `choices` are further options. See `export_triplets`."""
@@ -109,33 +102,35 @@ def export(
     digests = {"pairs_fingerprint": pairs.fingerprint, "records_digest": digest(loaded["record_id"][:])}
     more: Any = {"words": flags(named), "items": pairs.items, "made_by": named["records"]}
     stage = Stage(f"export {command}", output, [pairs.source], named | digests, **more)
-    stage.check()
-    return {"records": len(loaded)} if dry_run else stage.run(lambda folder: write(loaded, pairs, Path(output)))
+    return stage.run(lambda folder: write(loaded, pairs, Path(output)))
 
 
-def write_triplets(records: Dataset, pairs: Pairs, folder: str | Path) -> dict[str, int]:
-    """Write the triplets of records to a folder that `load_dataset(folder, config)` reads.
+def undecoded_records(records: Dataset) -> Iterator[tuple[Row, list[Any]]]:
+    """Yield each record, and its q, gt, fp and edit: captions, or images as cells of bytes or a path."""
+    for role in ("q", "gt", "fp", "edit"):
+        records = records.cast_column(f"{role}_image", Image(decode=False))
+    for record in records:
+        yield record, [record[f"{role}_{kind}"] for role, kind in MODALITIES[record["direction"]].items()]
 
-    Args:
-        records: What `load_records` returns, with all images.
-        pairs: The pairs that they were made from.
-        folder: An existing folder.
 
-    Returns:
-        The number of triplets of each config that has any.
+def write_rows(folder: Path, rows: Iterable[Row], features: Features) -> tuple[str, int]:
+    """Write rows as Parquet into a folder; return the pattern of the files' names, and the number of rows."""
+    draft = folder.with_name(f".{folder.name}.arrow")
+    table = build(rows, draft, features)
+    pattern = write_parquet(folder, table) if len(table) else ""
+    draft.unlink()
+    return pattern, len(table)
 
-    Raises:
-        UserError: If no false positive is in the pairs, or an image cannot be read.
-    """
-    folder, files, counts, counterparts = Path(folder), {}, {}, Counterparts(pairs)
+
+def _write(records: Dataset, pairs: Pairs, folder: Path) -> dict[str, int]:
+    files, counts, counterparts = {}, {}, Counterparts(pairs)
     if not any(counterparts.knows(record) for record in records.select_columns(["direction", "fp_id"])):
         raise UserError("No record names a false positive of these pairs. Give the pairs that the records are from.")
     for config, features in FEATURES.items():
-        draft = folder / f".{config}.arrow"
-        rows = build((row for name, row in triplets(records, counterparts) if name == config), draft, features)
-        if len(rows):
-            files[config], counts[config] = write_parquet(folder / config, rows), len(rows)
-        draft.unlink()
+        rows = (row for name, row in triplets(records, counterparts) if name == config)
+        pattern, count = write_rows(folder / config, rows, features)
+        if count:
+            files[config], counts[config] = pattern, count
     write_atomically(folder / "README.md", _readme(files, counts))
     return counts
 

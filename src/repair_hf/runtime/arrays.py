@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from repair_hf.runtime.disk import readable
+from repair_hf.runtime.files import read_array
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.own_files import read_array
 from repair_hf.runtime.processes import processes
 
 logger = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
+from repair_hf.runtime.files import REPAIR, read_yaml
 from repair_hf.runtime.flags import Help, add_arguments
 from repair_hf.runtime.options import SEEDS, UserError, did_you_mean, is_needed
 from repair_hf.runtime.recipes import find_recipe
-from repair_hf.runtime.texts import read_yaml
 
 MOST_SHOWN = 21  # options; the short help of a command with more of them shows the main ones
 
@@ -146,9 +146,6 @@ class _Parser(argparse.ArgumentParser):
         if not self.known:
             return f"`{self.prog}` takes no options."
         keys = [word.removeprefix("--").replace("-", "_") for word in words]
-        removed = {name: use for each in self.types for name, use in getattr(each, "_removed", {}).items()}
-        if old := [f"`{key}` was removed: {removed[key]}" for key in keys if key in removed]:
-            return "; ".join(old) + "."
         known = ", ".join(sorted(self.known)) if len(self.known) <= 40 else f"see `{self.prog} --help-all`"
         spell = _as_flag if words[0].startswith("--") else str
         return f"{did_you_mean(keys, self.known, spell=spell)}Known: {known}."
@@ -160,14 +157,10 @@ def _as_flag(name: str) -> str:
 
 def _read_recipe(path: str) -> dict[str, Any]:
     try:
-        recipe = read_yaml(find_recipe(path))
+        recipe = read_yaml(find_recipe(path), remedy=REPAIR)
     except FileNotFoundError as error:
         raise UserError(f"--config names {path}, which does not exist.") from error
-    if recipe is None:
-        return {}
-    if not isinstance(recipe, dict) or not all(isinstance(key, str) for key in recipe):
-        raise UserError(f"{path} must hold `key: value` lines, one per option; got a {type(recipe).__name__}.")
-    return recipe
+    return {str(key): value for key, value in recipe.items()}
 
 
 # Text, not flags of the parser: both are taken off before it sees the line, and TrainingArguments has its own `debug`.

@@ -13,7 +13,7 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from repair_hf.runtime.options import default_of, is_main, is_needed
+from repair_hf.runtime.options import declaration_of, default_of, is_needed
 from repair_hf.runtime.texts import parse_json
 
 MAX_WIDTH = 120  # columns of a help text
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser, type: type, *, is_brief: bool
         owner = next(base for base in type.__mro__ if field.name in vars(base).get("__annotations__", {}))
         added = _add_flags(groups[_heading(owner)], field, hints[field.name])
         actions += added
-        for action in added if is_brief and not is_main(field) else ():
+        for action in added if is_brief and not declaration_of(field).main else ():
             action.help = argparse.SUPPRESS
     return actions
 

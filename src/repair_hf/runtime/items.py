@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from repair_hf.runtime.files import read_table
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.own_files import read_table
 
 FILE = "items.parquet"
 SHOWN = 3  # items that an error names

@@ -58,6 +58,11 @@ def need(help: str, *, neutral: bool = False, **bounds: float) -> Any:
     return field(metadata={"help": Declaration.of(help, neutral, True, bounds)})
 
 
+def fixed(default: Any = None) -> Any:
+    """Keep an option of a base class at its default: another value would have no effect here, or a wrong one."""
+    return field(default=default, init=False, metadata={"help": Declaration.of("", True, False, {})})
+
+
 class Declaration(str):
     """The help of an option and what else it declares: `HfArgumentParser` hands all metadata on to argparse."""
 
@@ -105,18 +110,13 @@ def neutral_names(kind: Any) -> set[str]:
     return {each.name for each in fields(kind) if is_neutral(each)}
 
 
-def is_main(field: Field) -> bool:
-    """Return whether the short help shows an option."""
-    return declaration_of(field).main
-
-
 def fill(kinds: Iterable[type], values: Mapping[str, Any], function: str) -> list[Any]:
     """Make an instance of each dataclass from keywords of a function, each of which belongs to one of them.
 
     Raises:
         UserError: If a keyword belongs to none of them, or a value is not valid.
     """
-    named = [(kind, fields_of(kind)) for kind in kinds]
+    named = [(kind, [each.name for each in fields(kind) if each.init]) for kind in kinds]
     known = [name for _, names in named for name in names]
     if unknown := [name for name in values if name not in known]:
         listed = ", ".join(sorted(known))
@@ -277,11 +277,6 @@ class EncoderOptions(Bounded):
 @dataclass(kw_only=True)
 class EmbeddingOptions(EncoderOptions):
     """How images and captions are embedded; a base of the commands' own options."""
-
-    _removed = {  # options of earlier versions, and what to do now
-        "draft_jpegs": "leave it out; `cache_images` decodes each image once",
-        "cache_folder": "set the variable HF_ASSETS_CACHE, the folder of all caches",
-    }
 
     cache_images: bool = opt(
         False,

@@ -23,10 +23,10 @@ from typing import Any
 
 import yaml
 
+from repair_hf.runtime.files import read_json, read_yaml
 from repair_hf.runtime.items import Items, check_items
 from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import UserError, changed, default_of, flags, is_neutral
-from repair_hf.runtime.own_files import read_json, read_yaml
 from repair_hf.runtime.processes import is_first
 from repair_hf.runtime.redaction import hide_keys
 from repair_hf.runtime.run_folder import as_json, versions, write_atomically, write_json

@@ -1,4 +1,4 @@
-"""Read JSON and YAML that others wrote: captions, benchmarks, recipes, answers, and what a stage left in its folder.
+"""Parse JSON and YAML: captions, benchmarks, recipes, answers, and what a stage left in its folder.
 
 The parsers raise RecursionError for deep nesting, and accept halves of surrogate pairs, which no file can hold.
 """
@@ -8,12 +8,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Any
-
-from repair_hf.runtime.options import UserError
 
 MAX_VALUES = 100_000  # of YAML, whose lists may repeat one another by name
 MAX_DEPTH = 100  # lists and objects in one another; whoever handles the value may use recursion
@@ -28,22 +24,19 @@ class UnreadableText(ValueError):
     """A text that is not JSON or YAML, or that cannot be used; the message says why."""
 
 
-def parse_json(text: bytes | str, *, mend: Callable[[str], Any] | None = None) -> Any:
-    """Parse a JSON document; `mend` gives what replaces a text with half of a surrogate pair, by default an error.
+def parse_json(text: bytes | str) -> Any:
+    """Parse a JSON document.
 
     Raises:
-        UnreadableText: If it is not JSON, in no known encoding, or nested too deeply.
+        UnreadableText: If it is not JSON, in no known encoding, nested too deeply, or holds half of a surrogate pair.
     """
     try:
         text = text.decode(json.detect_encoding(text)) if isinstance(text, bytes) else text.removeprefix("\ufeff")
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _unreadable(error) from error
-    has_half_pairs = (
-        _ESCAPED_HALF.search(text) is not None or not text.isascii() and _HALF_PAIR.search(text) is not None
-    )
-    _check(value, texts=has_half_pairs and mend is None)
-    return _mended(value, mend) if has_half_pairs and mend is not None else value
+    _check(value, texts=_ESCAPED_HALF.search(text) is not None or _HALF_PAIR.search(text) is not None)
+    return value
 
 
 def end_of_json(text: str, start: int) -> int:
@@ -74,50 +67,6 @@ def parse_yaml(text: bytes | str) -> Any:
     return value
 
 
-def read_json(path: str | Path, *, mend: Callable[[str], Any] | None = None) -> Any:
-    """Read a JSON file; see `parse_json`.
-
-    Raises:
-        UserError: If it cannot be read, or is not JSON.
-        FileNotFoundError: If it does not exist.
-    """
-    try:
-        return parse_json(_content(path), mend=mend)
-    except UnreadableText as error:
-        raise UserError(f"{path} is not JSON: {error}. Repair the file, or make it again.") from error
-
-
-def read_yaml(path: str | Path) -> Any:
-    """Read a YAML file; an empty one is None. Errors are those of `read_json`."""
-    try:
-        return parse_yaml(_content(path))
-    except UnreadableText as error:
-        raise UserError(f"{path} is not valid YAML: {error}. Repair the file, or make it again.") from error
-
-
-def read_json_lines(path: str | Path) -> Iterator[tuple[int, Any]]:
-    """Yield the number and value of each line of a JSON Lines file, from 1; `UnreadableText` in place of a bad one.
-
-    Raises:
-        UserError, FileNotFoundError: As `read_json`.
-    """
-    for number, line in enumerate(_content(path).split(b"\n"), start=1):
-        if line.strip():
-            try:
-                yield number, parse_json(line)
-            except UnreadableText as error:
-                yield number, error
-
-
-def _content(path: str | Path) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
-
-
 def _unreadable(error: Exception) -> UnreadableText:
     if isinstance(error, RecursionError):
         return UnreadableText(_TOO_DEEP)
@@ -138,11 +87,3 @@ def _check(value: Any, *, texts: bool, most: float = math.inf) -> None:
         if not level:
             return
     raise UnreadableText(_TOO_DEEP)
-
-
-def _mended(value: Any, mend: Callable[[str], Any]) -> Any:
-    if isinstance(value, dict):
-        return {key: _mended(each, mend) for key, each in value.items() if not _HALF_PAIR.search(key)}
-    if isinstance(value, list):
-        return [_mended(each, mend) for each in value]
-    return mend(value) if isinstance(value, str) and _HALF_PAIR.search(value) else value

@@ -21,7 +21,7 @@ from repair_hf.evaluation.cases import Cases
 from repair_hf.evaluation.judging import evaluate_compositional
 from repair_hf.evaluation.near_misses import NAME
 from repair_hf.evaluation.retrieval import DIRECTIONS, rank_queries
-from repair_hf.runtime.own_files import read_json
+from repair_hf.runtime.files import read_json
 from repair_hf.runtime.run_folder import versions, write_json
 from repair_hf.study.methods.method import Method
 from repair_hf.study.methods.samples import Samples, places_of_share

@@ -18,6 +18,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from repair_hf.study.methods.method import Method
 from repair_hf.study.results import BASE, Cell, Row
@@ -111,10 +112,9 @@ class Plan:
     def _plain(self, cell: Cell, space: Space, ratio: float) -> list[Row] | None:
         """Return plain training that is `ratio` times as long as a cell."""
         rate, epochs = space.learning_rates[0], ratio * cell.epochs
-        plain: Cell | None = Cell(cell.data, PLAIN, cell.split, learning_rate=rate, epochs=epochs)
-        if self.options.tune and plain:
-            plain = self._tuned(plain, replace(space, epochs=[epochs]))
-        return plain and self._seeds(plain)
+        plain = Cell(cell.data, PLAIN, cell.split, learning_rate=rate, epochs=epochs)
+        tuned = self._tuned(plain, replace(space, epochs=[epochs])) if self.options.tune else plain
+        return tuned and self._seeds(tuned)
 
     def _seeds(self, cell: Cell) -> list[Row] | None:
         return self._need([replace(cell, seed=seed) for seed in range(self.options.seeds)])
@@ -187,9 +187,10 @@ def _first(cell: Cell, fill: str, loss: str, space: Space) -> Cell:
     return replace(cell, learning_rate=rate, epochs=epochs, fill=fill, loss=loss, grid_weight=weight)
 
 
-def _each(cell: Cell, **values: Sequence[float] | Sequence[str]) -> list[Cell]:
+def _each(cell: Cell, **values: Sequence[Any]) -> list[Cell]:
     """Return a cell with each combination of some values."""
-    return [replace(cell, **dict(zip(values, each, strict=True))) for each in itertools.product(*values.values())]
+    chosen = (dict[str, Any](zip(values, each, strict=True)) for each in itertools.product(*values.values()))
+    return [replace(cell, **each) for each in chosen]
 
 
 def score(row: Row) -> float:

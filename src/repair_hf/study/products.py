@@ -26,8 +26,8 @@ from repair_hf.llm.ledger_file import has_payments, take_over
 from repair_hf.llm.prompts import SHIPPED, Drawing, Prompts, fit_instruction
 from repair_hf.mining.mine import mine
 from repair_hf.records.dataset import NoRecords, build
+from repair_hf.runtime.files import read_json
 from repair_hf.runtime.options import changed
-from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
 from repair_hf.study.methods.context import MakerContext

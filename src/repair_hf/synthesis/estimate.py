@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from tqdm.auto import tqdm
 
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.cost import Estimate, StageCost, Usage
+from repair_hf.llm.cost import Estimate, StageCost, Usage, add_up
 from repair_hf.llm.ledger import Ledger, Reply
 from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.llm.provider import Provider
@@ -70,15 +70,10 @@ def estimate_run(
             calls = round(count * (use.calls + use.replayed) / rehearsed) if rehearsed else 0
             answered = max(use.calls, 1)
             tokens = calls * use.prompt_tokens / answered, calls * use.completion_tokens / answered
-            dollars = _price((*tokens, images), (*(price or (None, None)), image_price))
+            at = zip((*tokens, images), (*(price or (None, None)), image_price), strict=True)
+            dollars = add_up(each and amount * each for amount, each in at if amount)
             stages.append(StageCost(stage, direction, calls, images, *tokens, dollars))
     return Estimate(tuple(stages))
-
-
-def _price(amounts: tuple[float, ...], prices: tuple[float | None, ...]) -> float | None:
-    """Sum up amounts at their prices; None if the price of any is unknown."""
-    dollars = [price and amount * price for amount, price in zip(amounts, prices, strict=True) if amount]
-    return None if None in dollars else sum(filter(None, dollars), 0.0)
 
 
 def rehearse(

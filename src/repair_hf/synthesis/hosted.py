@@ -20,9 +20,10 @@ from repair_hf.llm.errors import Blocked, ProviderError, as_error
 from repair_hf.llm.ledger import Ledger, Reply
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.loading import load_litellm
+from repair_hf.llm.options import RequestOptions
 from repair_hf.llm.prompts import SHIPPED, Prompts, draws
 from repair_hf.llm.provider import find_provider, in_time, key_names
-from repair_hf.llm.sending import RequestOptions, Sender
+from repair_hf.llm.sending import Retries, Sender
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.redaction import use_keys
 from repair_hf.synthesis.sources import UnreadableImage, open_picture
@@ -53,6 +54,7 @@ class HostedEditor:
         base_url: str | None = None,
         size: int = 512,
         options: RequestOptions | None = None,
+        retries: Retries | None = None,
         prompts: Prompts = SHIPPED,
     ) -> None:
         _, provider = find_provider(model)
@@ -64,21 +66,14 @@ class HostedEditor:
         use_keys(key_names(model))
         self.model, self.base_url, self.size = model, base_url, size
         self.id, self.prompts = f"{model}?size={size}{prompts.mark}", prompts
-        self.options = options or RequestOptions(limits=Limits(CONCURRENCY))
+        self.options, self._retries = options or RequestOptions(concurrency=CONCURRENCY), retries
+        self._limits = Limits.of(self.options)
         self._highest_bill = 0.0  # of the bills so far
 
     def sender(self, ledger: Ledger) -> Sender:
-        """Return what sends the requests of a run.
-
-        Raises:
-            UserError: If there is a ceiling in dollars and the model has no known price.
-        """
-        if ledger.ceilings.max_usd is not None and not self.price_bound:
-            raise UserError(
-                f"`max_usd` cannot be enforced: no list price is known for the editor {self.model!r}. "
-                "Use `max_calls` instead, which limits LLM answers and hosted images."
-            )
-        return Sender(self.model, ledger, self.options)
+        """Return what sends the requests of a run; see `Sender` for errors."""
+        has_price = bool(self.price_bound)
+        return Sender(self.model, ledger, self.options, self._retries, self._limits, has_price=has_price)
 
     def worst_case(self) -> float:
         """The most dollars that an image may cost."""

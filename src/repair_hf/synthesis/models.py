@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from repair_hf.llm.client import ChatModel
     from repair_hf.llm.ledger import Ledger
     from repair_hf.llm.prompts import Prompts
-    from repair_hf.llm.sending import RequestOptions
     from repair_hf.synthesis.hosted import HostedEditor
     from repair_hf.synthesis.images import ImageEditor
 
@@ -122,7 +121,7 @@ def open_chat(options: LLMOptions, ledger: Ledger) -> ChatModel:
         name_of(name, LLMS) if place == "world" else name,
         ledger=ledger,
         base_url=options.llm_base_url,
-        options=_request_options(options, options.concurrency),
+        options=options,
         provider=oracle.provider(name) if place == "world" else None,
         batches=Batches(name, ledger, base_url=options.llm_base_url) if options.batch else None,
         prompts=prompts_of(options),
@@ -144,12 +143,13 @@ def open_editor(options: EditorOptions, llm: LLMOptions) -> ImageEditor | Hosted
     if place == "litellm":
         from repair_hf.synthesis.hosted import CONCURRENCY, HostedEditor
 
-        unlimited = replace(llm, requests_per_minute=None, tokens_per_minute=None)  # its provider is another one
+        # its provider is another one
+        apart = replace(llm, concurrency=CONCURRENCY, requests_per_minute=None, tokens_per_minute=None)
         return HostedEditor(
             name,
             base_url=options.editor_base_url,
             size=options.editor_size,
-            options=_request_options(unlimited, CONCURRENCY),
+            options=apart,
             prompts=prompts_of(llm),
         )
     from repair_hf.synthesis.images import load_editor
@@ -163,21 +163,6 @@ def local_weights(editor: EditorOptions) -> dict[str, str]:
 
     place, name = find_editor(editor)
     return {"editor_digest": name_with_digest(name)} if place == "here" and Path(name).is_dir() else {}
-
-
-def _request_options(options: LLMOptions, concurrency: int) -> RequestOptions:
-    """Return how requests are sent. Processes share a provider's limits."""
-    from repair_hf.llm.limits import Limits
-    from repair_hf.llm.sending import RequestOptions
-
-    per_minute = options.requests_per_minute, options.tokens_per_minute
-    return RequestOptions(
-        timeout=options.timeout,
-        reasoning_effort=options.reasoning_effort,
-        limits=Limits(concurrency, *per_minute, processes=processes().count),
-        max_error_rate=options.max_error_rate,
-        answer_attempts=options.answer_attempts,
-    )
 
 
 def _check_key(place: Place, name: str, base_url: str | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from repair_hf.llm.options import RequestOptions
 from repair_hf.mining.filtering import FilterOptions
 from repair_hf.runtime.options import Bounded, EncoderOptions, need, opt
 
@@ -19,7 +20,7 @@ SMALLEST_EDIT = 64  # FLUX.2 rejects smaller sides
 
 
 @dataclass
-class LLMOptions(Bounded):
+class LLMOptions(RequestOptions):
     """Which LLM, and how much of it."""
 
     _argument_group_name = "llm"
@@ -30,37 +31,6 @@ class LLMOptions(Bounded):
     )
     llm_base_url: str | None = opt(
         None, "URL of your own server; it must use the protocol of --llm's provider.", neutral=True
-    )
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = opt(
-        None,
-        "How much the LLM thinks before it answers; thinking is billed. Default: the provider's.",
-        main=True,
-    )
-    concurrency: int = opt(16, "LLM requests to send at once.", least=1, neutral=True)
-    requests_per_minute: int | None = opt(
-        None, "Your provider's limit of requests. Default: none.", least=1, neutral=True
-    )
-    tokens_per_minute: int | None = opt(
-        None, "Your provider's limit of tokens, in and out. Default: none.", least=1, neutral=True
-    )
-    timeout: float = opt(
-        300.0,
-        "Seconds to wait for an answer or image; a request that times out counts at its highest price.",
-        above=0,
-        neutral=True,
-    )
-    max_error_rate: float = opt(
-        0.5,
-        "Stop if a larger share of recent requests or answers fails; 1 drops what fails and continues.",
-        least=0,
-        most=1,
-        neutral=True,
-    )
-    answer_attempts: int = opt(
-        3,
-        "Attempts per question until an answer is usable: up to two in the first run, one per later run.",
-        least=1,
-        neutral=True,
     )
     max_usd: float | None = opt(
         None, "Most US dollars to spend in this folder, LLM and editor together.", least=0, neutral=True, main=True
@@ -153,12 +123,6 @@ class SynthesizeOptions(EncoderOptions, FilterOptions, RepairOptions):
         neutral=True,
     )
     embed_source_images: bool = opt(True, "Store the images of query, ground truth and false positive in the records.")
-    report_to: Literal["none", "trackio", "wandb", "tensorboard"] = opt(
-        "none",
-        "Tracker of the progress: answers, drops and dollars, once a minute.",
-        neutral=True,
-        main=True,
-    )
 
 
 @dataclass(kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from datasets import Dataset
 from transformers import ProcessorMixin
 
-from repair_hf.encoder.identity import check_retriever
+from repair_hf.encoder.embedder import check_retriever
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.ledger import Ledger
@@ -78,7 +78,7 @@ def synthesize(
         editor: Id of the image editor, such as `black-forest-labs/FLUX.2-klein-4B`.
         output: Folder for records, ledger and candidate images, as `repair-hf synthesize` writes it.
         processor: The model's processor.
-        options: Other options of `repair-hf synthesize`, such as `max_usd=5` or `limit=100`, but for `report_to`.
+        options: Other options of `repair-hf synthesize`, such as `max_usd=5` or `limit=100`.
 
     Returns:
         The records, see `load_records`.
@@ -95,8 +95,6 @@ def synthesize(
     named["model"] = str(model) if isinstance(model, str | Path) else IN_MEMORY
     kinds = (LLMOptions, EditorOptions, SynthesizeOptions)
     of_llm, of_editor, wanted = fill(kinds, options | named, "synthesize")
-    if wanted.report_to != "none":
-        raise UserError(f"`report_to` {wanted.report_to} is an option of the command alone; leave it out.")
     synthesis = Synthesis(failures, pairs, model, of_llm, of_editor, wanted, output=output, processor=processor)
     summary = synthesis.run()
     if processes().is_main:

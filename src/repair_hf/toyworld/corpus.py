@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from tqdm.auto import tqdm
 
+from repair_hf.runtime.files import read_json
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest, write_atomically
-from repair_hf.runtime.texts import read_json
 from repair_hf.toyworld import captions, renderer, scenes
 from repair_hf.toyworld.domains import DOMAINS, Domain
 from repair_hf.toyworld.looks import LOOKS

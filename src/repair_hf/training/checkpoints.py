@@ -19,8 +19,8 @@ from typing import Any
 from transformers import PreTrainedModel, TrainerCallback
 
 from repair_hf.encoder.adapters import has_adapters
+from repair_hf.runtime.files import read_json
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.runtime.stage import differences
 from repair_hf.training.batches import OneCaptionPerImage

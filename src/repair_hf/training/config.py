@@ -6,7 +6,6 @@ import logging
 import sys
 from copy import copy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from repair_hf.runtime.options import Bounded, UserError, changed, neutral_names
 from repair_hf.runtime.processes import check_launch, is_launched_on_cpu
 from repair_hf.runtime.redaction import hide_keys
-from repair_hf.runtime.trackers import check_trackers
 from repair_hf.training.options import Hyperparameters
 
 logger = logging.getLogger(__name__)
@@ -41,7 +39,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
         self.given = hide_keys(changed(self))  # as they were given: the command that makes a folder
         Bounded.__post_init__(self)
         self.fill = self.fill or ("paper" if self.paper else "edits")
-        self.loss = self.loss or ("grid" if self.paper else "batch")
+        self.loss = self.loss or ("grid" if self.paper else "both")
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
         # transformers takes bf16 for that of a GPU unless the CPU is named
@@ -52,7 +50,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
         if self.world_size == 1 and not self.use_cpu and (seen := torch.cuda.device_count()) > 1:
             logger.warning("%d GPUs are visible, and training uses one; `accelerate launch` uses all.", seen)
         self._check_together()
-        check_trackers(self.report_to)  # type: ignore[arg-type]  # transformers has made it a list
+        self._check_trackers()
         self.dataloader_pin_memory &= self.device.type != "cpu"
 
     @property
@@ -89,28 +87,25 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
                 "`per_device_train_batch_size`; `chunk_size` saves memory and keeps the negatives."
             )
 
-    def prepared(self, *, has_validation: bool) -> RepairConfig:
-        """Return a copy for a trainer. With pairs to evaluate on, it keeps the best model unless it saves checkpoints.
+    def _check_trackers(self) -> None:
+        """Check that transformers knows the trackers, and that their packages are installed."""
+        from transformers.integrations import get_reporting_integration_callbacks  # here, because a help needs none
 
-        Raises:
-            UserError: If it pushes.
-        """
-        if self.push_to_hub:
-            raise UserError(
-                "`push_to_hub` of the Trainer would upload pickled arguments and no model card. Leave it out and call "
-                "`trainer.push_to_hub()` after the training."
-            )
+        for name in self.report_to:  # type: ignore[union-attr]  # transformers has made it a list
+            try:
+                for callback in get_reporting_integration_callbacks([name]):  # type: ignore[no-untyped-call]
+                    callback()
+            except (ValueError, RuntimeError, ImportError) as error:
+                raise UserError(f"`report_to` {name}: {str(error).rstrip('.')}, or leave the option out.") from error
+
+    def prepared(self, *, has_validation: bool) -> RepairConfig:
+        """Return a copy for a trainer: with pairs to evaluate on, it keeps the best model unless it saves others."""
         made = copy(self)
         if has_validation and made.save_strategy == "no":
             if made.eval_strategy == "no":
                 made.eval_strategy = IntervalStrategy.EPOCH
             made.save_strategy, made.load_best_model_at_end, made.save_total_limit = SaveStrategy.BEST, True, 1
         return made
-
-    @property
-    def repository(self) -> str:
-        """The repository that a training pushes to."""
-        return self.hub_model_id or Path(str(self.output_dir)).name
 
     def recorded(self) -> dict[str, Any]:
         """Return what identifies a run: the arguments that may change its result, and what the launcher decides."""

@@ -10,7 +10,7 @@ from typing import Any
 from datasets import Dataset
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.encoder.identity import check_retriever
+from repair_hf.encoder.embedder import check_retriever
 from repair_hf.encoder.opening import Retriever
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.truth import truth_of

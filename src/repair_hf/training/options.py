@@ -5,19 +5,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from repair_hf.runtime.options import SEEDS, Bounded, Declaration, TruthOptions, need, opt
+from repair_hf.runtime.options import SEEDS, Bounded, TruthOptions, fixed, need, opt
 
 Fill = Literal["edits", "paper"]
 Loss = Literal["batch", "grid", "both", "none"]
 Metric = Literal["t2i_MRR", "i2t_MRR", "t2i_R@1", "i2t_R@1", "t2i_R@5", "i2t_R@5", "t2i_R@10", "i2t_R@10"]
-
-
-def fixed(default: Any = None) -> Any:
-    """Keep an argument of transformers at its default: another value would have no effect here, or a wrong one."""
-    return field(default=default, init=False, metadata={"help": Declaration.of("", True, False, {})})
 
 
 @dataclass
@@ -25,20 +20,19 @@ class Hyperparameters(Bounded):
     """How to train. `RepairConfig` joins these with `TrainingArguments`."""
 
     _argument_group_name = "training"
-
     fill: Fill | None = opt(
         None,
         "Pairs beside each training pair: `edits` made from it (default), or its own failures, as in the `paper`.",
     )
     loss: Loss | None = opt(
         None,
-        "Where they enter: the `batch` (default), a `grid` for each training pair, `both`, or `none`: not at all.",
+        "Where they enter: the `batch`, a `grid` for each training pair, `both` (default), or `none`: not at all.",
     )
     paper: bool = opt(
         False, "The paper's choices, where you name no other: --fill paper and --loss grid.", neutral=True, main=True
     )
     grid_weight: float = opt(
-        0.5, "Weight of the grid loss (the paper's lambda); for `--loss grid` and `both`.", least=0
+        1.0, "Weight of the grid loss (the paper's lambda); for `--loss grid` and `both`.", least=0
     )
     global_loss: Literal["softmax", "sigmoid"] | None = opt(
         None, "Loss over the batch; by default sigmoid for a model with a `logit_bias`, such as SigLIP, else softmax."
@@ -90,17 +84,6 @@ class Hyperparameters(Bounded):
         "Checkpoint to resume from; `last` is the newest complete one in the output folder, if any.",
         neutral=True,
     )
-    push_to_hub: bool = opt(
-        False,
-        "Push the final model to the Hub with its card, as `repair-hf push model` does.",
-        neutral=True,
-        main=True,
-    )
-    hub_model_id: str | None = opt(
-        None,
-        "Repository for --push-to-hub, such as me/clip-repair. Default: the output folder's name.",
-        neutral=True,
-    )
     output_dir: str | None = opt(None, "The same as --output; leave it out.", neutral=True)
     run_name: str | None = opt(None, "Name of the run in trackers. Default: chosen by the tracker.", neutral=True)
     local_rank: int = opt(-1, "Place of this process on its machine, which launchers set.", neutral=True)
@@ -138,7 +121,10 @@ class Hyperparameters(Bounded):
     # a resumed run would not end where an uninterrupted one does
     ignore_data_skip: bool = fixed(False)
     save_only_model: bool = fixed(False)
-    # the model is pushed as one commit, with the token of `hf auth login` or HF_TOKEN
+    # `repair-hf push model` and `trainer.push_to_hub()` push the model as one commit, with its card
+    push_to_hub: bool = fixed(False)
+    hub_model_id: str | None = fixed()
+    hub_private_repo: bool | None = fixed()
     hub_strategy: str = fixed("end")
     hub_always_push: bool = fixed(False)
     hub_revision: str | None = fixed()
@@ -148,19 +134,6 @@ class Hyperparameters(Bounded):
 @dataclass(kw_only=True)
 class TrainOptions(TruthOptions):
     """What is trained, and on which records."""
-
-    _removed = {  # options of earlier versions, and what to do now
-        "grids": "use `paper` for the paper's grids, or `fill` and `loss` for one choice at a time",
-        "negatives": "use `loss`: batch, grid, both or none",
-        "own_failures_share": "use `fill`: edits, or paper for own failures",
-        "counterparts": "use `fill`, which decides it",
-        "slot1": "use `fill`, which decides it",
-        "known_matches": "leave it out; every `loss` masks known matches",
-        "batches": "leave it out; batches are random",
-        "save_merged": "leave it out; `push model` merges an adapter whose base is not on the Hub",
-        "draft_jpegs": "leave it out; `cache_images` decodes each image once",
-        "cache_folder": "set the variable HF_ASSETS_CACHE, the folder of all caches",
-    }
 
     model: str = need("Retriever to fine-tune: Hub id or folder of a dual encoder, or of a LoRA adapter.")
     model_revision: str | None = opt(None, "Branch, tag or commit of the model on the Hub. Default: the newest.")

@@ -159,6 +159,8 @@ class Objective(nn.Module):
 
     weights: Mapping[str, float] = {}
     """Weights of terms in the loss; 1 for a term that is not named."""
+    share = 1.0
+    """Share of the training's anchors with pairs beside them; the trainer sets it."""
 
     def forward(self, matrix: Tensor, visible: Tensor, anchors: Tensor) -> dict[str, Tensor]:
         """Return the terms by the names under which they are logged.
@@ -183,22 +185,19 @@ class PairObjective(Objective):
     Args:
         loss: One of the table.
         grid_weight: Weight of the grid loss, the paper's lambda.
-        share: Share of the anchors that have a grid.
         sigmoid: Use SigLIP's loss instead of the softmax's.
     """
 
-    def __init__(
-        self, loss: Loss = "batch", grid_weight: float = 0.5, share: float = 1.0, *, sigmoid: bool = False
-    ) -> None:
+    def __init__(self, loss: Loss = "both", grid_weight: float = 1.0, *, sigmoid: bool = False) -> None:
         super().__init__()
-        self.loss, self.share, self.weights = loss, share, {**self.weights, "loss_grid": grid_weight}
+        self.loss, self.weights = loss, {**self.weights, "loss_grid": grid_weight}
         self.per_pair = sigmoid_loss if sigmoid else softmax_loss
 
     def forward(self, matrix: Tensor, visible: Tensor, anchors: Tensor) -> dict[str, Tensor]:
         is_anchor = anchors == torch.arange(len(anchors), device=anchors.device)
         cells = visible if self.loss in ("batch", "both") else visible & is_anchor & is_anchor[:, None]
         terms = {"loss_global": mean_over_pairs(self.per_pair(matrix, cells), cells)}
-        if self.loss in ("grid", "both"):
+        if self.loss in ("grid", "both") and self.share:
             in_grid, is_pair = anchors == anchors[:, None], visible.diagonal()
             each = self.per_pair(matrix, visible & in_grid).where(is_pair & (in_grid.sum(1) > 1), 0.0)
             sizes = (in_grid & is_pair).sum(1).clamp(min=1)  # (P,) pairs in each pair's grid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -26,7 +27,6 @@ from repair_hf.pairs.truth import Truth
 from repair_hf.records.dataset import one_split
 from repair_hf.runtime.disk import check_room, naming_full_disk
 from repair_hf.runtime.options import UserError, expect, flags, neutral_names
-from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
 from repair_hf.training.batches import OneCaptionPerImage, collator_of
@@ -112,8 +112,8 @@ class RepairTrainer(Trainer):
         self.needs_bias = check_model(self.base, args)
         self.fill = fill or fill_of(train_dataset, records, args, truth)
         loss = args.loss if args.loss and self.fill.share else "none"
-        own = PairObjective(loss, args.grid_weight, self.fill.share, sigmoid=self.needs_bias)
-        self.objective: Objective = objective or own
+        self.objective: Objective = objective or PairObjective(loss, args.grid_weight, sigmoid=self.needs_bias)
+        self.objective.share = self.fill.share
         self.sampler = OneCaptionPerImage(train_dataset.caption_image, args.step_size, args.draw_seed)
         self.loop = LoopCallback(self, bounds_scale=not self.needs_bias)
         limits = {name: getattr(args, name) for name in ("freeze", "lora_rank", "lora_towers", "seed")}
@@ -244,7 +244,7 @@ class RepairTrainer(Trainer):
         encoder = DualEncoder(self.base, preprocessor, device=args.device, batch_size=args.per_device_eval_batch_size)
         pixels = pixels_of(pairs.images, "image", preprocessor, cache_images=args.cache_images)
         vectors = encoder.embed_pairs(pairs, pixels=pixels)
-        found = evaluate_retrieval(*vectors, pairs.caption_image, device=args.device, everyone=processes())
+        found = evaluate_retrieval(*vectors, pairs.caption_image, device=args.device)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -253,17 +253,16 @@ class RepairTrainer(Trainer):
     def push_to_hub(self, repo: str | None = None, **options: Any) -> Any:  # type: ignore[override]
         """Push the trained model with its processor and its card, as one commit; see `push_model`.
 
-        By default `repo` is `args.hub_model_id` or the name of the output folder, and `private` follows
-        `args.hub_private_repo`. Processes other than the main one get None.
+        By default `repo` is the name of the output folder. Processes other than the main one get None.
 
         Raises:
             UserError, RunStopped: As `push_model`.
         """
         from repair_hf.hub.push import push_model  # the one import from a higher floor: a Trainer pushes itself
 
-        pushed, options = None, {"private": bool(self.args.hub_private_repo)} | options
+        pushed, folder = None, os.path.abspath(str(self.args.output_dir))
         if self.is_world_process_zero():
-            pushed = push_model(str(self.args.output_dir), repo or self.args.repository, **options)
+            pushed = push_model(folder, repo or os.path.basename(folder), **options)
         self.accelerator.wait_for_everyone()
         return pushed
 

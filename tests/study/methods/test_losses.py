@@ -46,7 +46,7 @@ def test_values_at_scale_zero(batch):
     assert loss.terms(step(alone, texts, scale=0.0))["loss_global"].item() == pytest.approx(both / 2)
     assert loss.terms(pairs)["loss_global"].item() == pytest.approx(math.log(2 * batch))
     assert Triplet().terms(pairs)["loss_global"].item() == pytest.approx(both)
-    hard = HardNegativesOnly(1.0, 1.0).terms(step(alone, texts, scale=0.0))
+    hard = HardNegativesOnly(1.0).terms(step(alone, texts, scale=0.0))
     assert hard["loss_grid"].item() == pytest.approx(math.log(2))
     same = unit(1).expand(batch, -1)
     assert two_views(same, same, 0.1).item() == pytest.approx(math.log(2 * batch - 1))
@@ -88,7 +88,8 @@ def test_hard_negatives_push_an_anchor_that_has_them():
         pull(one, second, None, [3, 4]),
         pull(one, None, third, [5, 6]),
     ]
-    found = HardNegativesOnly(0.25, share=0.75)
+    found = HardNegativesOnly(0.25)
+    found.share = 0.75
     loss = found.terms(one)["loss_grid"]
     assert loss.item() == pytest.approx(sum(sides) / 3, rel=1e-5) and found.weights == {"loss_grid": 0.25}
     one.images.retain_grad()
@@ -146,7 +147,7 @@ def test_every_loss_of_the_study_masks_known_matches(name):
         "triplet": Triplet(),
         "stablerep": MultiPositive(),
         "simclr": two_views_of(torch.randn(8, 6)),
-        "hard-neg-only": HardNegativesOnly(1.0, 1.0),
+        "hard-neg-only": HardNegativesOnly(1.0),
     }
     found = []
     for known in ([], [(0, 3), (3, 0), (0, 4), (0, 7), (4, 0)]):

@@ -53,7 +53,7 @@ def test_variants_name_options_that_exist_and_share_records_if_they_differ_in_tr
         assert set(method.synthesize) <= set(SynthesizeOptions.__dataclass_fields__)
         assert method.fill in ("edits", "paper") and method.loss in ("batch", "grid", "both")
         assert METHODS[method.tuned_as].tuned_as == method.tuned_as
-    alike = "repair wo-repair repair-paper full-matrix hard-neg-only repair-grid repair-both".split()
+    alike = "repair wo-repair repair-paper full-matrix hard-neg-only repair-grid repair-batch".split()
     assert [method.name for method in variants if method.product == "repair"] == alike
     others = [method for method in variants if method.name not in alike]
     assert [method.product for method in others] == [method.name for method in others]
@@ -61,7 +61,7 @@ def test_variants_name_options_that_exist_and_share_records_if_they_differ_in_tr
 
 def test_a_swap_is_a_method_with_records_of_its_own():
     found = load_methods(["gpt-4o"])["gpt-4o"]
-    assert (found.product, found.tuned_as, found.fill, found.loss) == ("gpt-4o", "repair", "edits", "batch")
+    assert (found.product, found.tuned_as, found.fill, found.loss) == ("gpt-4o", "repair", "edits", "both")
     with pytest.raises(UserError, match="'laclip', which is another method"):
         load_methods(["laclip"])
 

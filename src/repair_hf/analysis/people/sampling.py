@@ -28,10 +28,9 @@ from repair_hf.analysis.run_data import RunData
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.answers import COLUMNS, ITEMS, PEOPLE, read_items
 from repair_hf.records.columns import MODALITIES, REJECTED, SOURCES
-from repair_hf.records.images import record_at
-from repair_hf.records.source_images import lacks_images, restore_images
+from repair_hf.records.images import lacks_images, record_at, restore_images
+from repair_hf.runtime.files import read_json
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.run_folder import write_atomically
 
 Task = Literal["qc", "edits"]

@@ -28,16 +28,11 @@ class HardNegatives(PaperGrid):
 
 
 class HardNegativesOnly(Objective):
-    """InfoNCE, and the loss above.
+    """InfoNCE, and with a weight the loss above."""
 
-    Args:
-        weight: Weight of the second loss.
-        share: Share of the anchors that have a hard negative.
-    """
-
-    def __init__(self, weight: float, share: float) -> None:
+    def __init__(self, weight: float) -> None:
         super().__init__()
-        self.share, self.weights = share, {"loss_grid": weight}
+        self.weights = {"loss_grid": weight}
 
     def terms(self, step: Step) -> dict[str, Tensor]:
         own = step.visible & (step.anchors == step.anchors[:, None])

@@ -1,7 +1,7 @@
 """Plain fine-tuning, RePair, and RePair's variants, all trained by the package's own pipeline.
 
 `vanilla` fine-tunes on the pairs alone, with symmetric InfoNCE over the batch. `repair` is the default of `repair-hf
-train`: each edit stands beside the item that it was made from, as further pairs of the global batch.
+train`: each edit stands beside the item that it was made from, in the global batch and in a grid.
 
 | name | change to `repair` | our reading |
 |---|---|---|
@@ -13,7 +13,7 @@ train`: each edit stands beside the item that it was made from, as further pairs
 | `repair-paper` | the paper's grids and grid loss | opposite an anchor's own failures always the best-scored edit |
 | `full-matrix` | the paper's grids, in the global batch | their items are pairs like the anchors |
 | `hard-neg-only` | the paper's grids without positives of the negatives | see `hard_negatives` |
-| `repair-grid`, `repair-both` | the edits in the local grid loss, or in both losses | not in the paper |
+| `repair-batch`, `repair-grid` | the edits in the global batch alone, or in the grid loss alone | not in the paper |
 | a swap's name | another LLM or editor | models from the study's option `swaps` |
 """
 
@@ -25,9 +25,7 @@ from repair_hf.study.methods.hard_negatives import HardNegatives, HardNegativesO
 from repair_hf.study.methods.method import Method
 
 
-def variant(
-    name: str, *, fill: str = "edits", loss: str = "batch", tuned_as: str = "repair", **choices: Any
-) -> Method:
+def variant(name: str, *, fill: str = "edits", loss: str = "both", tuned_as: str = "repair", **choices: Any) -> Method:
     """Return RePair with other choices."""
     return Method(name, fill=fill, loss=loss, tuned_as=tuned_as, **choices)
 
@@ -42,16 +40,16 @@ VARIANTS = (
     variant("wo-qc", synthesize={"audited": False}),
     variant("wo-pqc", synthesize={"select": "first"}),
     variant("repair-paper", fill="paper", loss="grid", tuned_as="repair-paper"),
-    variant("full-matrix", fill="paper"),
+    variant("full-matrix", fill="paper", loss="batch"),
     variant(
         "hard-neg-only",
         fill="paper",
         loss="grid",
         edits=False,
         own_fill=HardNegatives,
-        objective=lambda encoder, fill, config: HardNegativesOnly(config.grid_weight, fill.share),
+        objective=lambda encoder, fill, config: HardNegativesOnly(config.grid_weight),
         tuned_as="repair-paper",
     ),
     variant("repair-grid", loss="grid", tuned_as="repair-paper"),
-    variant("repair-both", loss="both", tuned_as="repair-paper"),
+    variant("repair-batch", loss="batch"),
 )

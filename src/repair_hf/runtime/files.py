@@ -1,4 +1,4 @@
-"""Read files that this program wrote. A damaged one is an error of one line, with the file and the way out."""
+"""Read files, ours and those of others. A damaged one is an error of one line, with the file and the way out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.texts import parse_json, parse_yaml
+from repair_hf.runtime.texts import UnreadableText, parse_json, parse_yaml
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +19,7 @@ _DAMAGED = (
     ValueError, LookupError, TypeError, AttributeError, NotImplementedError, RecursionError, EOFError, OSError,
 )  # fmt: skip
 RERUN = "Delete its folder, and run the command that made it again"
+REPAIR = "Repair the file, or make it again"  # of others
 
 
 @contextmanager
@@ -38,27 +39,32 @@ def intact(path: Path, remedy: str = RERUN) -> Iterator[None]:
         raise UserError(f"{path} is damaged ({type(error).__name__}: {said}). {remedy}.") from error
 
 
-def read_json(path: str | Path, *, needs: Iterable[str] = (), remedy: str = RERUN) -> Any:
-    """Read a JSON object that has at least the keys `needs`.
+def read_json(path: str | Path, *, needs: Iterable[str] | None = (), remedy: str = RERUN) -> Any:
+    """Read a JSON object that has at least the keys `needs`; None takes any value.
 
     Raises:
         UserError: If it is damaged.
     """
     with intact(Path(path), remedy):
         found = parse_json(Path(path).read_bytes())
-        return _with_keys(found, needs)
+        return found if needs is None else _with_keys(found, needs)
 
 
 def read_yaml(path: str | Path, *, remedy: str = RERUN) -> dict[str, Any]:
-    """Read a YAML file of options; it must hold `key: value` lines."""
+    """Read a YAML file of options, `key: value` lines; an empty one has none."""
     with intact(Path(path), remedy):
-        return _with_keys(parse_yaml(Path(path).read_bytes()), ())
+        found = parse_yaml(Path(path).read_bytes())
+        return {} if found is None else _with_keys(found, ())
 
 
-def read_lines(path: str | Path, *, needs: Iterable[str] = (), remedy: str = RERUN) -> list[dict[str, Any]]:
-    """Read a file of one JSON object per line."""
-    with intact(Path(path), remedy):
-        return [_with_keys(parse_json(line), needs) for line in Path(path).read_bytes().splitlines()]
+def read_lines(path: str | Path) -> Iterator[tuple[int, Any]]:
+    """Yield the number, from 1, and the value of each line of a JSON Lines file; the error in place of a bad line."""
+    for number, line in enumerate(Path(path).read_bytes().split(b"\n"), start=1):
+        if line.strip():
+            try:
+                yield number, parse_json(line)
+            except UnreadableText as error:
+                yield number, error
 
 
 def read_table(path: str | Path, *, needs: Iterable[str] = (), remedy: str = RERUN) -> pyarrow.Table:

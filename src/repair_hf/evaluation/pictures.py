@@ -1,0 +1,109 @@
+"""The pictures of benchmarks: files in folders, or in the test split of a dataset on the Hub or in a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path, PurePath
+
+import numpy as np
+import PIL.Image
+import PIL.ImageOps
+from datasets import Dataset, DatasetDict
+
+from repair_hf.pairs.admission import admit_images
+from repair_hf.pairs.cells import undecoded
+from repair_hf.pairs.images import UNDECODABLE, in_rgb, open_image
+from repair_hf.pairs.sources import UNLOADABLE, load_any
+from repair_hf.runtime.options import UserError
+
+Box = tuple[float, float, float, float]  # left, upper, right, lower in pixels
+EXPORTED = ("id", "kind", "image_id")  # columns that `repair-hf export near-misses` adds
+
+
+def load_test_rows(source: str, images: Sequence[str], texts: Sequence[str], others: Sequence[str] = ()) -> Dataset:
+    """Load columns of the split `test`, or of the only one, of a dataset on the Hub or in a folder.
+
+    `others` may be absent.
+
+    Raises:
+        UserError: If the dataset cannot be loaded, or lacks a needed column.
+    """
+    try:
+        loaded = load_any(source)
+    except UNLOADABLE as error:
+        reason = " ".join(str(error).split())[:300].rstrip(".")
+        raise UserError(
+            f"`{source}` cannot be loaded as a dataset: {reason}. If its terms must be accepted, do so on its page, "
+            "and log in with `hf auth login`."
+        ) from error
+    if isinstance(loaded, DatasetDict):
+        if "test" not in loaded and len(loaded) > 1:
+            raise UserError(f"`{source}` has the splits {list(loaded)}, and none named test.")
+        loaded = loaded["test"] if "test" in loaded else next(iter(loaded.values()))
+    if lacking := [name for name in (*images, *texts) if name not in loaded.features]:
+        raise UserError(f"`{source}` has the columns {loaded.column_names}; it lacks {', '.join(lacking)}.")
+    wanted = [name for name in loaded.column_names if name in (*images, *texts, *others)]
+    return admit_images(loaded.select_columns(wanted), source, images, decode=False)
+
+
+class EncodedImages:
+    """The image files in some columns of a dataset, ordered by row, then by column; read on access.
+
+    `chosen` keeps those at some places of this order.
+    """
+
+    def __init__(self, rows: Dataset, columns: Sequence[str], chosen: Sequence[int] | None = None) -> None:
+        self.columns = [undecoded(rows, name)[name] for name in columns]
+        self.chosen = range(len(columns) * len(rows)) if chosen is None else chosen
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, place: int) -> bytes | Path:
+        row, column = divmod(self.chosen[place], len(self.columns))
+        cell = self.columns[column][row]
+        return Path(cell["path"]) if cell["bytes"] is None else cell["bytes"]
+
+
+class Photographs:
+    """Image files, or boxes cut from them, decoded to RGB on access; whole pictures are rotated upright."""
+
+    def __init__(self, sources: Sequence[Path] | EncodedImages, boxes: Sequence[Box | None] | None = None) -> None:
+        self.sources, self.boxes = sources, [None] * len(sources) if boxes is None else boxes
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def __getitem__(self, rows: np.ndarray) -> list[PIL.Image.Image]:
+        return [self._open(self.sources[int(row)], int(row)) for row in rows]
+
+    def _open(self, source: bytes | Path, row: int) -> PIL.Image.Image:
+        try:
+            with open_image(source if isinstance(source, bytes) else str(source)) as image:
+                if (box := self.boxes[row]) is None:
+                    return in_rgb(PIL.ImageOps.exif_transpose(image))
+                left, upper, right, lower = box
+                # Some copies of a dataset contain the cut parts, and still the boxes.
+                is_cut = abs(image.width - (right - left)) < 1 and abs(image.height - (lower - upper)) < 1
+                return in_rgb(image if is_cut else image.crop(box))
+        except UNDECODABLE as error:
+            name = f"picture {row}" if isinstance(source, bytes) else source
+            raise UserError(
+                f"{name} of a compositional benchmark cannot be decoded ({error}). Replace it, or remove the file and "
+                "evaluate the other cases with --compositional-subset."
+            ) from error
+
+
+def find_photographs(names: Sequence[str], folders: Sequence[Path]) -> dict[str, Path]:
+    """Map the names that are found to paths: in one of the folders, by the relative name or by its last part."""
+    found: dict[str, Path] = {}
+    for name in names:
+        path = PurePath(name)
+        if path.is_absolute() or ".." in path.parts:  # a data file must not name files outside the folders
+            continue
+        for folder, part in product(folders, (name, path.name)):
+            if os.path.isfile(folder / part):  # no error for any name
+                found.setdefault(name, folder / part)
+    return found
