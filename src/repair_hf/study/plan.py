@@ -114,7 +114,7 @@ class Plan:
         rate, epochs = space.learning_rates[0], ratio * cell.epochs
         plain = Cell(cell.data, PLAIN, cell.split, learning_rate=rate, epochs=epochs)
         tuned = self._tuned(plain, replace(space, epochs=[epochs])) if self.options.tune else plain
-        return tuned and self._seeds(tuned)
+        return self._seeds(tuned) if tuned else None
 
     def _seeds(self, cell: Cell) -> list[Row] | None:
         return self._need([replace(cell, seed=seed) for seed in range(self.options.seeds)])

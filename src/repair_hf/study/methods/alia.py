@@ -24,8 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from repair_hf.study.methods.candidates import CANDIDATES, as_cell, embed_files
-from repair_hf.study.methods.context import MakerContext
+from repair_hf.study.methods.context import CANDIDATES, MakerContext, as_cell, embed_files
 from repair_hf.study.methods.method import Maker, Method
 
 CONFIDENT_RANK = 100

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from repair_hf.llm.prompts import fit_instruction
-from repair_hf.study.methods.candidates import CANDIDATES, as_cell, image_scores, nearest_captions
-from repair_hf.study.methods.context import MakerContext
+from repair_hf.study.methods.context import CANDIDATES, MakerContext, as_cell, image_scores, nearest_captions
 from repair_hf.study.methods.method import Maker, Method
 
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from repair_hf.study.methods.candidates import as_cell
-from repair_hf.study.methods.context import MakerContext
+from repair_hf.study.methods.context import MakerContext, as_cell
 from repair_hf.study.methods.losses import alike, anchor_loss, multi_positive
 from repair_hf.study.methods.method import Maker, Method
 from repair_hf.training.step import Objective, Step

@@ -15,8 +15,7 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from repair_hf.study.methods.candidates import CANDIDATES, nearest_captions
-from repair_hf.study.methods.context import MakerContext, NoSample
+from repair_hf.study.methods.context import CANDIDATES, MakerContext, NoSample, nearest_captions
 from repair_hf.study.methods.method import Maker, Method
 
 MOST_NEW = 0.5  # share of words

@@ -16,8 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from repair_hf.pairs.wording import bare_caption
-from repair_hf.study.methods.candidates import as_cell
-from repair_hf.study.methods.context import MakerContext, NoSample
+from repair_hf.study.methods.context import MakerContext, NoSample, as_cell
 from repair_hf.study.methods.method import Maker, Method
 from repair_hf.training.step import Objective, Step, mean_over_pairs, softmax_loss
 
