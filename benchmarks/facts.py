@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from datasets import Image
 
-from repair_hf.analysis.run_data import RunData, gather
+from repair_hf.analysis.run_data import RunData, gather, recorded_pairs
 from repair_hf.cli.subcommands import print_table
 from repair_hf.evaluation.evaluate import evaluate
 from repair_hf.mining.mine import mine
@@ -188,7 +188,7 @@ def measure(run: str | Path) -> dict[str, Any]:
         UserError: If there are no records, or the pairs are not of the toy world.
     """
     data = gather(run)
-    pairs = data.pairs()
+    pairs = recorded_pairs(run)
     scenes = dict(zip(pairs.images["image_id"][:], scenes_of(pairs), strict=True))
     audited = _audited(data, scenes)
     edits = _edits(data, scenes)

@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 from datasets import Dataset
 
-from repair_hf.analysis.comparisons import repair_findings
 from repair_hf.analysis.run_data import RunData
-from repair_hf.analysis.run_findings import DENSITY, error_finding, error_shares, funnel, lost_at
+from repair_hf.analysis.run_findings import DENSITY, error_finding, funnel, lost_at, repair_findings
 
 NOTHING = RunData("run", None, (), Dataset.from_dict({}), pd.DataFrame(), pd.DataFrame())
 
@@ -121,16 +120,10 @@ def test_where_failures_are_lost():
     assert lost_at(pd.DataFrame(rows)).tolist() == ["audit", "audit", "instruct", "edit"]
 
 
-def test_error_shares_are_those_of_the_papers_kind():
-    rows = {
-        "direction": ["i2t", "i2t", "t2i", "t2i"],
-        "record_id": list("abcd"),
-        "error_types": [["Object", "Count"], ["Object"], ["Action"], ["Action", "Object"]],
-    }
-    records = pd.DataFrame(rows)
-    shares = error_shares(records).set_index("error")
-    assert shares.loc["Object"].to_dict() == {"t2i": 0.5, "i2t": 1.0} and shares.loc["Hallucination", "i2t"] == 0
-    assert shares.loc[DENSITY].to_dict() == {"t2i": 1.5, "i2t": 1.5}
-    found = error_finding(replace(NOTHING, kept=records))  # nobody has labelled the images
-    assert "0 of 2 t2i, 2 of 2 i2t" in found.note
-    assert found.table.set_index("error").loc["Object"].tolist() == ["–", "100.0%"]
+def test_error_shares_are_those_of_edited_captions():
+    rows = {"direction": ["i2t", "i2t", "t2i"], "error_types": [["Object", "Count"], ["Object"], []]}
+    found = error_finding(replace(NOTHING, kept=pd.DataFrame(rows)))
+    assert found.data.set_index("error")["i2t"].to_dict() == {
+        "Object": 1.0, "Count": 0.5, "Action": 0, "Attribute": 0, "Relation": 0, "Hallucination": 0, DENSITY: 1.5
+    }  # fmt: skip
+    assert found.rows[1][0] == ["Object", "100.0%"] and "2 edited captions" in found.note

@@ -49,13 +49,6 @@ def test_shows_each_thing_under_its_label(name):
     assert "{query" not in system["content"] and "-----" not in system["content"]
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "edit_i2t"])
-def test_asks_for_the_very_keys_that_are_parsed(name):
-    keys = {"audit": ("gt_reason", "gt_valid", "fp_reason", "fp_too_similar"), "instruct": ("edit_instruction",)}
-    last_line = SHIPPED.chat(name, **FIELDS)[0]["content"].splitlines()[-1]
-    assert all(f'"{key}": ' in last_line for key in keys[name.split("_")[0]])
-
-
 def test_leaves_out_an_image_that_is_not_attached():
     assert shown(SHIPPED.chat("edit_i2t", **FIELDS | {"query_image": None})) == CASES["edit_i2t"][2:]
 
@@ -90,22 +83,6 @@ def test_letters_of_other_scripts_stay_as_they_are():
     assert prompts.quote(text) == f'"{text}"'
 
 
-def test_the_image_editor_gets_the_instruction_first():
-    prompt = SHIPPED.image("Recolour the bus\n green. {query}")
-    assert prompt.startswith("Recolour the bus green. {query}\n") and "{edit_instruction}" not in prompt
-
-
-WORDINGS = {"audit": {"audit": "lenient"}, "instruct": {"always_instruct": True}}
-
-
-@pytest.mark.parametrize("name", [name for name in CASES if name != "edit_i2t"])
-def test_another_wording_shows_and_asks_for_the_same(name):
-    other = Prompts(**WORDINGS[name.split("_")[0]])
-    assert shown(other.chat(name, **FIELDS)) == CASES[name]
-    assert other.text(name) != SHIPPED.text(name)
-    assert ("major mismatch" in other.text(name)) == name.startswith("audit") and "null" not in other.text(name)
-
-
 # Digests of what each prompt sends. A paid answer is found by the text that was sent: change one only with a wording.
 SENT = {
     "audit_i2t": "ef57edfea515",
@@ -115,7 +92,6 @@ SENT = {
     "instruct_t2i": "bcf767409114",
     "edit_i2t": "383bd4ca98d5",
     "edit_t2i": "83d392adba7b",
-    "label_t2i": "f6a3aa132960",
     "rewrite": "d777d7ba1ee0",
     "hard_negative": "bcf77ae148bd",
     "noun_swap": "b01c07cd68ac",
@@ -145,14 +121,14 @@ def test_paid_answers_are_found_again(request_name):
 
 @pytest.mark.parametrize(
     ("wording", "digest"),
-    [({}, "ac22066b2b063662"), (SETTINGS["lenient"], "6323662820fdf444"), (SETTINGS["always"], "75dd07c83f9f91b9")],
+    [({}, "bb6f7e2177b03cd5"), (SETTINGS["lenient"], "1091ea1670bd7935"), (SETTINGS["always"], "617d2ffbd33951bc")],
 )
 def test_digests_in_records_stay(wording, digest):
-    assert Prompts(**wording).digest([*prompts.NAMES, *NOT_OF_A_RECORD]) == digest
+    assert Prompts(**wording).digest() == digest
 
 
-# What no record is made with: labels of finished instructions, and what other methods ask for.
-NOT_OF_A_RECORD = ("label_t2i", "rewrite", "hard_negative", "noun_swap", "scene_change")
+# What no record is made with: what other methods ask for.
+NOT_OF_A_RECORD = ("rewrite", "hard_negative", "noun_swap", "scene_change")
 
 
 def test_the_digest_covers_every_prompt_file(monkeypatch):

@@ -85,7 +85,7 @@ def test_pictures_of_elsewhere_are_refused(ask):
     [
         ("Which?", "no label"),
         ('Query caption: "a star"', "False-positive image"),
-        ('Edit instruction: "none"', "names no change"),
+        ('Edit instruction: "none"', "needs `False-positive caption:`"),
     ],
 )
 def test_unknown_prompts_are_named(lines, missing):

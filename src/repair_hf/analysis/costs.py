@@ -73,18 +73,11 @@ def time_at_limits(
     estimate: Estimate, *, concurrency: int, requests_per_minute: int | None, tokens_per_minute: int | None
 ) -> str:
     """Describe the time of the LLM calls if only the given limits slow them down."""
-    minutes = {}
-    if requests_per_minute is not None:
-        minutes[f"{requests_per_minute:,} requests"] = estimate.llm_calls / requests_per_minute
-    if tokens_per_minute is not None:
-        tokens = estimate.prompt_tokens + estimate.completion_tokens
-        minutes[f"{tokens_per_minute:,} tokens"] = tokens / tokens_per_minute
-    at_once = f"{concurrency:,} requests at a time"
-    each = f"about {span(estimate.llm_calls / concurrency / 60)} per second of latency, {at_once}"
-    if not minutes:
-        return f"Time of the LLM: {each}."
-    limit = max(minutes, key=minutes.__getitem__)
-    return f"Time of the LLM: at least {span(minutes[limit])}, at {limit} per minute; and {each}."
+    calls, tokens = estimate.llm_calls, estimate.prompt_tokens + estimate.completion_tokens
+    limits = ((calls, requests_per_minute, "requests"), (tokens, tokens_per_minute, "tokens"))
+    each = f"about {span(calls / concurrency / 60)} per second of latency, {concurrency:,} requests at a time"
+    least, at = max(((n / most, f"{most:,} {what}") for n, most, what in limits if most), default=(0.0, ""))
+    return f"Time of the LLM: {f'at least {span(least)}, at {at} per minute; and ' * bool(at)}{each}."
 
 
 def whole_price(items: Sequence[Item]) -> str:

@@ -27,23 +27,14 @@ class ExampleGrid:
     instructions: Mapping[str, str | None] = field(default_factory=dict)
 
 
-def full_grid(pairs: Pairs, records: Dataset, caption_id: str | None = None, *, seed: int = 0) -> ExampleGrid:
-    """Build the grid of a caption, or of the first caption whose grid holds two edits.
-
-    Raises:
-        UserError: If there is no such caption, or its grid is not full.
-    """
-    grid = next(full_grids(pairs, records, caption_id, seed=seed), None)
-    if grid is None:
-        missing = f"{caption_id} lacks a record in one direction" if caption_id else "no caption has two edits"
-        raise UserError(f"There is no full grid to draw: {missing}.")
-    return grid
-
-
 def full_grids(
     pairs: Pairs, records: Dataset, caption_id: str | None = None, *, seed: int = 0
 ) -> Iterator[ExampleGrid]:
-    """Yield the grid of a caption if it is full, or each full grid with two edits and no masked cell."""
+    """Yield the grid of a caption if it is full, or each full grid with two edits and no masked cell.
+
+    Raises:
+        UserError: If there is no such caption.
+    """
     ids = pairs.captions["caption_id"][:]
     if caption_id is not None and caption_id not in ids:
         raise UserError(f"The pairs have no caption {caption_id!r}; give a caption id such as {ids[0]!r}.")
@@ -80,14 +71,12 @@ def _example(fill: PaperGrid, records: Dataset, images: list[int], texts: list[i
     pairs = fill.pairs
     wrong_text = pairs.captions[texts[1]]["caption_id"]
     anchor_text, wrong_image = pairs.captions[texts[0]]["caption_id"], pairs.images[images[2]]["image_id"]
-    found = {
-        "i2t": _instruction(records, "i2t", pairs.images[images[0]]["image_id"], wrong_text),
-        "t2i": _instruction(records, "t2i", anchor_text, wrong_image),
-    }
+    keys = {("i2t", pairs.images[images[0]]["image_id"], wrong_text), ("t2i", anchor_text, wrong_image)}
+    columns = [records.select_columns([name])[:][name] for name in ("direction", "q_id", "fp_id", "edit_instruction")]
     return ExampleGrid(
         [_item(row, pairs.images, "image", fill.images) for row in images],
         [_item(row, pairs.captions, "caption", fill.texts) for row in texts],
-        {direction: text for direction, text in found.items() if text is not None},
+        {key[0]: text for *key, text in zip(*columns, strict=True) if tuple(key) in keys and text is not None},
     )
 
 
@@ -98,9 +87,3 @@ def _item(row: int, items: Dataset, column: str, edits: Dataset | None) -> Any:
     assert edits is not None, "only edits lie beyond the pairs"
     (value,) = edits[row - len(items)].values()
     return value
-
-
-def _instruction(records: Dataset, direction: str, q_id: str, fp_id: str) -> str | None:
-    columns = [records.select_columns([name])[:][name] for name in ("direction", "q_id", "fp_id", "edit_instruction")]
-    wanted = (direction, q_id, fp_id)
-    return next((text for *key, text in zip(*columns, strict=True) if tuple(key) == wanted), None)

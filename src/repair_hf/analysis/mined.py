@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from datasets import Dataset
 
-from repair_hf.analysis.record_sample import RecordSample, shares
+from repair_hf.analysis.record_sample import RecordSample, draw_places
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.run_data import recorded_pairs, synthesis_folders
 from repair_hf.analysis.tables import percent
@@ -32,14 +30,8 @@ class Mined:
     """Mined failures with their pairs."""
 
     folder: Path
-    failures: Dataset
+    table: pd.DataFrame  # with `margin`, the cosine of the false positive minus that of the ground truth, and `ahead`
     pairs: Pairs
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """The failures with `margin`, the cosine of the false positive minus that of the ground truth."""
-        table = self.failures.with_format("arrow")[:].to_pandas()
-        return table.assign(margin=table["fp_score"] - table["gt_score"], ahead=table["fp_rank"] < table["gt_rank"])
 
 
 def is_mined(place: str | Path) -> bool:
@@ -53,9 +45,10 @@ def load_mined(place: str | Path, pairs: Pairs | None = None) -> Mined:
     Raises:
         UserError: If its pairs are not on record, not where they were, or others.
     """
-    folder, failures = Path(place), load_failures(place)
+    folder, table = Path(place), load_failures(place).with_format("arrow")[:].to_pandas()
     pairs = recorded_pairs(folder) if pairs is None else pairs
-    mined = Mined(folder, failures, pairs)
+    table = table.assign(margin=table["fp_score"] - table["gt_score"], ahead=table["fp_rank"] < table["gt_rank"])
+    mined = Mined(folder, table, pairs)
     _check_pairs(mined)
     return mined
 
@@ -67,14 +60,10 @@ def sample_failures(mined: Mined, *, n: int, direction: str | None = None, seed:
         UserError: If there is nothing to draw.
     """
     table = mined.table
-    table = table[table["ahead"]] if table["ahead"].any() else table
-    wanted = DIRECTIONS if direction is None else (direction,)
-    places = {way: table.index[table["direction"] == way].tolist() for way in wanted}
-    counts = {way: len(found) for way, found in places.items()}
-    if not any(counts.values()):
-        raise UserError(f"Nothing to draw: {mined.folder} holds no failure of {' or '.join(wanted)}.")
-    rng = random.Random(seed)
-    drawn = [place for way, share in shares(counts, n).items() for place in sorted(rng.sample(places[way], share))]
+    is_wanted = table["ahead"].to_numpy() | (not table["ahead"].any())
+    drawn, counts = draw_places(table["direction"].tolist(), is_wanted, n=n, direction=direction, seed=seed)
+    if not drawn:
+        raise UserError(f"Nothing to draw: {mined.folder} holds no failure of {direction or 'any direction'}.")
     retriever = miner_of(mined.folder)
     rows = [_row(row, mined.pairs) | {"retriever": retriever} for row in table.loc[drawn].to_dict("records")]
     return RecordSample(rows, counts)
@@ -132,7 +121,7 @@ def _image_cosines(mined: Mined) -> np.ndarray | None:
 
 def _check_pairs(mined: Mined) -> None:
     ids = {"image": mined.pairs.images["image_id"][:], "text": mined.pairs.captions["caption_id"][:]}
-    for row in mined.failures.select(range(min(len(mined.failures), FAR))).to_list():
+    for row in mined.table.head(FAR).to_dict("records"):
         for role in SOURCES:
             known, place = ids[MODALITIES[row["direction"]][role]], row[role]
             if place >= len(known) or row.get(f"{role}_id", known[place]) != known[place]:

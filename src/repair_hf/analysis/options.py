@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 from repair_hf.runtime.options import Bounded, UserError, opt
-from repair_hf.synthesis.options import LLMOptions
 
 
 @dataclass
@@ -41,19 +40,3 @@ class ShowOptions(Bounded):
         super().__post_init__()
         if self.output is not None and Path(self.output).suffix.lower() not in (".html", ".png"):
             raise UserError(f"`output` must be an .html or .png file, got {self.output!r}.")
-
-
-@dataclass
-class LabelOptions(LLMOptions):
-    """The LLM that labels image instructions; none by default."""
-
-    llm: str | None = opt(  # type: ignore[assignment]
-        None,
-        "LLM that labels each image instruction with an error type; ids as for `repair-hf synthesize`.",
-        main=True,
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.batch:
-            raise UserError("`batch` works with `repair-hf synthesize` only; leave it out.")

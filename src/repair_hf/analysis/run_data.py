@@ -1,26 +1,25 @@
-"""The data of a run for analysis: its records, its dropped failures, the options of its synthesis."""
+"""The data of a run for analysis: its records, its dropped failures, the pairs that they were made from."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pandas as pd
 from datasets import Dataset, concatenate_datasets
 
-from repair_hf.llm.cost import Usage, paid_in
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.records.columns import DROPPED_COLUMNS, RECORD_COLUMNS
 from repair_hf.records.dataset import load_dropped, load_kept
-from repair_hf.runtime.files import intact, read_json, read_lines, read_yaml
+from repair_hf.runtime.files import read_json, read_yaml
 from repair_hf.runtime.options import PairsOptions, UserError, fields_of
 from repair_hf.runtime.stage import FORGET
 from repair_hf.synthesis.rounds import records_of_rounds
 
-LABELS = "error_types.jsonl"  # error types of image instructions, in the folder of records
+PairsPlace: TypeAlias = Pairs | str | Path | None
+"""The pairs of a run, or where they are now; None for what the run records."""
 
 
 @dataclass(frozen=True)
@@ -34,51 +33,23 @@ class RunData:
     kept: pd.DataFrame  # the records without images, in the same order
     dropped: pd.DataFrame  # failures
 
-    @property
-    def options(self) -> dict:
-        """Options of the first synthesis."""
-        path = self.folders[0] / "config.yaml" if self.folders else None
-        return read_yaml(path, remedy=FORGET) if path is not None and path.is_file() else {}
-
-    @cached_property
-    def paid(self) -> dict[tuple[str, str], Usage]:
-        """What all rounds have paid, see `paid_in`."""
-        return paid_in(*self.folders)
-
-    def pairs(self) -> Pairs:
-        """Load the pairs that the records were made from, by the options of the synthesis.
-
-        Raises:
-            UserError: If they are not on record, or not where they were.
-        """
-        return recorded_pairs(self.folders[0] if self.folders else Path(self.name))
-
-    def labels(self) -> dict[str, list[str]]:
-        """record_id -> error types of labelled image instructions."""
-        return read_labels(self.folders)
-
-
-PairsPlace: TypeAlias = Pairs | str | Path | None
-"""The pairs of a run, or where they are now; None for what the run records."""
-
 
 def moved_pairs(run: str | Path, pairs: PairsPlace) -> Pairs | None:
-    """Return the pairs of a run that somebody names; None if nobody does.
-
-    Of a place, the other options are those of the run.
-    """
-    if pairs is None or isinstance(pairs, Pairs):
-        return pairs
-    folders = synthesis_folders(Path(run))
-    return recorded_pairs(folders[0] if folders else Path(run), str(pairs))
+    """Return the pairs of a run if somebody names them or where they are now; None if nobody does."""
+    return pairs if pairs is None or isinstance(pairs, Pairs) else recorded_pairs(run, str(pairs))
 
 
-def recorded_pairs(folder: Path, place: str | None = None) -> Pairs:
-    """Load pairs by the options that a stage's folder records, or else all splits; `place` is where they are now.
+def recorded_pairs(run: str | Path, place: str | None = None) -> Pairs:
+    """Load pairs by the options that a run or a stage's folder records, or else all splits.
+
+    Args:
+        run: The folder; of a run, the options are those of its first synthesis.
+        place: Where the pairs are now.
 
     Raises:
         UserError: If they are not on record, or not where they were.
     """
+    folder = next(iter(synthesis_folders(Path(run))), Path(run))
     path = folder / "config.yaml"
     options = read_yaml(path, remedy=FORGET) if path.is_file() else {"split": "all"}
     known: Any = {name: options[name] for name in fields_of(PairsOptions) if name in options}
@@ -114,17 +85,6 @@ def gather(run: str | Path) -> RunData:
         kept=_frame(records, RECORD_COLUMNS),
         dropped=_frame([load_dropped(source) for source in sources], DROPPED_COLUMNS),
     )
-
-
-def read_labels(folders: Sequence[Path]) -> dict[str, list[str]]:
-    """Read the error types of labelled image instructions from folders of records, by record_id."""
-    found: dict[str, list[str]] = {}
-    for path in (folder / LABELS for folder in folders):
-        remedy = "Delete it, and label the instructions again with --llm: the answers are in the ledger"
-        with intact(path, remedy):
-            rows = [row for _, row in read_lines(path)] if path.is_file() else []
-            found |= {row["record_id"]: row["error_types"] for row in rows}
-    return found
 
 
 def synthesis_folders(root: Path) -> list[Path]:

@@ -39,13 +39,12 @@ def show(
     Example:
         >>> show("runs/records", "sheet.html", n=20, error_type="Count")
     """
-    (wanted,) = fill([ShowOptions], options | {"output": str(sheet_path(records, output))}, "show")
-    path, place = sheet_path(records, output), str(records)
-    asked: Rows | None = None
-    if is_mined(place):
-        sample, asked = _of_mine(place, wanted, pairs)
+    path, asked = sheet_path(records, output), None
+    (wanted,) = fill([ShowOptions], options | {"output": str(path)}, "show")
+    if is_mined(records):
+        sample, asked = _of_mine(str(records), wanted, pairs)
     else:
-        sample = _of_records(place, wanted, pairs)
+        sample = _of_records(str(records), wanted, pairs)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".html":
         write_atomically(path, gallery(sample, asked))
@@ -71,7 +70,6 @@ def _of_records(place: str, options: ShowOptions, pairs: PairsPlace) -> RecordSa
         error_type=options.error_type,
         reason=options.dropped,
         pairs=moved_pairs(place, pairs),
-        folders=[Path(place)] if options.dropped is None else [],
         seed=options.seed,
     )
 

@@ -15,8 +15,6 @@ from typing import Any, TypeAlias
 from rich import box
 from rich.table import Table
 
-from repair_hf.runtime.options import UserError
-
 SIDES = {"i2t": "I2T", "t2i": "T2I"}
 NONE = "–"
 WIDTH = 80  # of a terminal
@@ -24,54 +22,16 @@ WIDTH = 80  # of a terminal
 Rows: TypeAlias = tuple[list[str], list[list[str]]]  # heads and rows
 
 
-def metric_rows(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> tuple[list[str], list[list[str]], str]:
-    """Compare methods: mean ± standard deviation over seeds.
-
-    Args:
-        rows: Method -> one dict of metrics per seed, in the order of the table; with `seconds` and `steps` if trained.
-
-    Returns:
-        Heads, rows, and the footer of a table.
-
-    Raises:
-        UserError: If there is nothing to show, or the methods were measured on different data.
-    """
-    if not rows or not all(rows.values()):
-        raise UserError(
-            f"There are no metrics of {[name for name in rows if not rows[name]] or 'any method'} to show."
-        )
-    names = [*_metric_names(rows), "seconds", "steps"]
-    body = [[method, *(_mean(seeds, name) for name in names)] for method, seeds in rows.items()]
-    return ["method", *map(label, names)], body, _footer(rows)
+def mean_rows(head: str, rows: Mapping[str, Sequence[Mapping[str, float]]], names: Sequence[str]) -> Rows:
+    """Return heads and rows: a row per method, which has a dict of metrics per seed, and a column per name."""
+    return [head, *map(label, names)], [[who, *(mean_cell(one, name) for name in names)] for who, one in rows.items()]
 
 
-def _metric_names(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> list[str]:
-    """Names of the metrics that all methods have: R@K by K, then MRR, for each direction."""
-    shared = set.intersection(*(set(metrics) for seeds in rows.values() for metrics in seeds))
-    depths = sorted(int(found[1]) for name in shared if (found := re.fullmatch(r"i2t_R@(\d+)", name)))
-    return [f"{side}_{kind}" for side in SIDES for kind in (*(f"R@{depth}" for depth in depths), "MRR")]
-
-
-def _footer(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
-    sizes = {method: {(m["n_images"], m["n_texts"]) for m in seeds} for method, seeds in rows.items()}
-    if len(set.union(*sizes.values())) > 1:
-        listed = "; ".join(f"{method} {sorted(size)}" for method, size in sizes.items())
-        raise UserError(
-            f"The methods were measured on different data (images, texts): {listed}. Evaluate all on one split."
-        )
-    images, texts = next(iter(sizes.values())).pop()
-    seeds = sorted({len(seeds) for seeds in rows.values()} - {1})
-    spread = f" ±: standard deviation over {' or '.join(map(str, seeds))} seeds." if seeds else ""
-    return (
-        f"{images:,} images, {texts:,} texts. R@K in %: an annotated positive is in the top K. "
-        f"MRR: mean of 1 / rank of the best positive. Ties are ranked pessimistically.{spread}"
-    )
-
-
-def _mean(seeds: Sequence[Mapping[str, float]], name: str) -> str:
+def mean_cell(seeds: Sequence[Mapping[str, float]], name: str) -> str:
+    """Format the mean of a metric over seeds ± its standard deviation; a dash if a seed lacks it."""
     if not all(name in metrics for metrics in seeds):  # the base has no seconds and no steps
         return NONE
-    scale, digits = (100, 1) if "R@" in name else (1, 3 if name.endswith("MRR") else 0)
+    scale, digits = (1, 3) if name.endswith("MRR") else (1, 0) if name in ("seconds", "steps") else (100, 1)
     values = [scale * metrics[name] for metrics in seeds]
     mean = f"{statistics.fmean(values):,.{digits}f}"
     is_constant = name == "steps" and len(set(values)) == 1
@@ -88,24 +48,18 @@ def round_rows(rounds: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[lis
 
     Each round has `round`, `metrics` and `records` (direction -> number of new records; ignored for the base).
     """
-    heads = ["round"]
-    heads += [f"{side} {what}" for side in SIDES.values() for what in ("new", "in all")]
+    heads = ["round", *(f"{side} {what}" for side in SIDES.values() for what in ("new", "in all"))]
     heads += [f"{side} R@1{what}" for side in SIDES.values() for what in ("", " +")] + ["mean +"]
     rows: list[list[str]] = []
-    total, before = dict.fromkeys(SIDES, 0), None
-    for each in rounds:
-        cells = ["base" if before is None else str(each["round"])]
+    for place, each in enumerate(rounds):
+        counts, recalls, before = [], [], rounds[place - 1]["metrics"]
         for side in SIDES:
-            new = each["records"][side]
-            total[side] += new
-            cells += ["–", "–"] if before is None else [f"{new:,}", f"{total[side]:,}"]
-        for side in SIDES:
-            now = 100 * each["metrics"][f"{side}_R@1"]
-            delta = "–" if before is None else f"{now - 100 * before[f'{side}_R@1']:+.1f}"
-            cells += [f"{now:.1f}", delta]
-        cells.append("–" if before is None else f"{mean_gain(before, each['metrics']):+.1f}")
-        rows.append(cells)
-        before = each["metrics"]
+            new = [one["records"][side] for one in rounds[1 : place + 1]]
+            now, then = (100 * metrics[f"{side}_R@1"] for metrics in (each["metrics"], before))
+            counts += [f"{new[-1]:,}", f"{sum(new):,}"] if place else [NONE, NONE]
+            recalls += [f"{now:.1f}", f"{now - then:+.1f}" if place else NONE]
+        gain = f"{mean_gain(before, each['metrics']):+.1f}" if place else NONE
+        rows.append([str(each["round"]) if place else "base", *counts, *recalls, gain])
     return heads, rows
 
 
@@ -134,12 +88,11 @@ def terminal_table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, label
     return table
 
 
-def markdown(heads: Sequence[str], rows: Iterable[Sequence[Any]], *, labels: int = 1, footer: str = "") -> str:
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[Any]], *, labels: int = 1) -> str:
     """Write a table in Markdown, with words in the first `labels` columns. Put untrusted text through `code` first."""
     rule = ["---" if place < labels else "---:" for place in range(len(heads))]
     lines = [heads, rule, *([cell(value) for value in row] for row in rows)]
-    body = [f"| {' | '.join(map(_in_one_cell, line))} |" for line in lines]
-    return "\n".join([*body, "", footer]).rstrip()
+    return "\n".join(f"| {' | '.join(map(_in_one_cell, line))} |" for line in lines)
 
 
 def _in_one_cell(text: str) -> str:
@@ -161,20 +114,21 @@ def percent(part: float, whole: float = 1) -> str:
 
 
 def interval_rows(measured: Mapping[str, Mapping[str, Any]]) -> Rows:
-    """Return heads and rows of `repair-hf evaluate`: a row per metric with an interval, a column per model."""
-    return ["", *measured], [[label(name), *cells] for name, cells in interval_cells(measured).items()]
+    """Return heads and rows of `repair-hf evaluate`: a row per metric with an interval, a column per model.
 
-
-def interval_cells(measured: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Format each metric with its interval for each model, `78.0 [76.2, 79.8]`; a dash if the model lacks it."""
-    names = list(dict.fromkeys(name for metrics in measured.values() for name in metrics["intervals"]))
-    return {
-        name: [
-            interval_cell(name, metrics[name], *metrics["intervals"][name]) if name in metrics["intervals"] else NONE
-            for metrics in measured.values()
+    A cell is `78.0 [76.2, 79.8]`, or a dash if the model lacks the metric.
+    """
+    rows = [
+        [
+            label(name),
+            *(
+                interval_cell(name, one[name], *one["intervals"][name]) if name in one["intervals"] else NONE
+                for one in measured.values()
+            ),
         ]
-        for name in names
-    }
+        for name in dict.fromkeys(name for one in measured.values() for name in one["intervals"])
+    ]
+    return ["", *measured], rows
 
 
 def difference_rows(found: Mapping[str, Mapping[str, Mapping[str, float]]], head: str) -> Rows:

@@ -30,7 +30,6 @@ class AnnotateOptions(Bounded):
     size: int = opt(
         200, "Sample size: accepted failures and as many rejected ones, or records of each direction.", least=1
     )
-    seed: int = opt(0, "Seed of the sample.")
     host: str = opt("127.0.0.1", "Address to listen on; 0.0.0.0 accepts everyone who can reach this machine.")
     port: int = opt(7860, "Port to listen on.", least=0, most=65535)
     dry_run: bool = opt(False, "Draw the sample, then stop.")
@@ -69,14 +68,9 @@ def _annotate(task: Literal["qc", "edits"], options: AnnotateOptions, source: So
 def _judge(material: Any, here: Path, options: AnnotateOptions, source: SourceOptions) -> None:
     """Draw the sample, and serve its page."""
     from repair_hf.analysis.people.sampling import lay_out
-    from repair_hf.analysis.run_data import recorded_pairs
 
     task: Any = here.name
-
-    def pairs() -> Any:
-        return recorded_pairs(material.folders[0], source.pairs)
-
-    count = lay_out(material, task, material.folders[0], size=options.size, seed=options.seed, pairs=pairs)
+    count = lay_out(material, task, size=options.size, seed=0, pairs=source.pairs)
     print(f"annotate {task}   {count:,} items   -> {here}")
     if options.dry_run:
         return

@@ -41,6 +41,10 @@ METHODS: dict[str, dict[str, Any] | None] = {  # arguments of training on the re
 }
 ORDER = ("base", "plain", "plain_same_compute", "repair", "repair_paper")
 NEAR_MISSES = [f"near_misses_{way}_{measure}" for way in ("i2t", "t2i") for measure in ("truth", "edit")]
+FOOTER = (
+    "R@K in %: an annotated positive is in the top K. MRR: mean of 1 / rank of the best positive. Ties are ranked "
+    "pessimistically."
+)
 NOTE = "truth, edit: % of near misses nearer to the truth, or to the edit, than to the false positive."
 
 
@@ -134,7 +138,7 @@ def _same_compute_steps(folder: Path) -> int:
 
 def _report(folder: Path) -> None:
     """Print and write the table of methods, with their near misses in percent."""
-    from repair_hf.analysis.tables import label, markdown, metric_rows
+    from repair_hf.analysis.tables import SIDES, markdown, mean_rows
 
     rows = {}
     for method in ORDER:
@@ -142,14 +146,18 @@ def _report(folder: Path) -> None:
         if method != "base":
             trained = read_json(folder / "train" / method / "summary.json", needs=("seconds", "steps"))
             rows[method] |= {"seconds": trained["seconds"], "steps": trained["steps"]}
-    heads, cells, note = metric_rows({method: [row] for method, row in rows.items()})
-    names = [name for name in NEAR_MISSES if name in rows["base"]]
-    near_misses = [[method, *(f"{100 * row[name]:.1f}" for name in names)] for method, row in rows.items()]
-    tables = (heads, cells), (["near misses", *map(label, names)], near_misses)
-    for table, footer in zip(tables, (note, NOTE), strict=True):
+    seeds, names = (
+        {method: [row] for method, row in rows.items()},
+        [name for name in NEAR_MISSES if name in rows["base"]],
+    )
+    measured = [f"{side}_{kind}" for side in SIDES for kind in ("R@1", "R@5", "R@10", "MRR")]
+    sizes = "{n_images:,} images, {n_texts:,} texts. ".format(**rows["base"])
+    metrics = mean_rows("method", seeds, [*measured, "seconds", "steps"])
+    tables = (metrics, sizes + FOOTER), (mean_rows("near misses", seeds, names), NOTE)
+    for table, footer in tables:
         print_table(*table)
         print(footer)
-    written = (markdown(*table, footer=footer) for table, footer in zip(tables, (note, NOTE), strict=True))
+    written = (f"{markdown(*table)}\n\n{footer}" for table, footer in tables)
     write_atomically(folder / "table.md", "\n\n".join(written) + "\n")
     write_json(folder / "metrics.json", rows)
     _pictures(folder)

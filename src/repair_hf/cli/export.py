@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from repair_hf.analysis.options import SourceOptions
@@ -57,7 +56,7 @@ def triplets(options: TripletOptions, source: SourceOptions) -> None:
     from repair_hf.analysis.run_data import recorded_pairs
     from repair_hf.records.triplets import export_triplets
 
-    pairs, revision = recorded_pairs(Path(options.records[0]), source.pairs), options.records_revision
+    pairs, revision = recorded_pairs(options.records[0], source.pairs), options.records_revision
     counts = export_triplets(options.records, pairs, options.output, revision=revision)
     made = ", ".join(f"{count:,} {config}" for config, count in counts.items())
     print(f"export  {made}   -> {options.output}")
@@ -76,7 +75,7 @@ def near_misses(options: NearMissOptions, source: SourceOptions) -> None:
     from repair_hf.records.near_misses import export_near_misses
 
     choices: Any = {"columns": options.columns, "revision": options.records_revision}
-    pairs = recorded_pairs(Path(options.records[0]), source.pairs)
+    pairs = recorded_pairs(options.records[0], source.pairs)
     counts = export_near_misses(options.records, pairs, options.output, **choices)
     print(f"export  {', '.join(f'{count:,} {kind}' for kind, count in counts.items())}   -> {options.output}")
 

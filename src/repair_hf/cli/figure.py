@@ -73,12 +73,15 @@ def draw_case(options: FigureOptions, case: CaseOptions, source: SourceOptions) 
 
 def draw_grid(options: FigureOptions, retriever: RetrieverOptions, which: GridOptions, source: SourceOptions) -> None:
     """Draw a 3x3 grid with its cosines before and after training."""
-    from repair_hf.analysis.example_grid import cosines, full_grid
+    from repair_hf.analysis.example_grid import cosines, full_grids
     from repair_hf.analysis.pictures import grid_figure
-    from repair_hf.analysis.run_data import gather, moved_pairs
+    from repair_hf.analysis.run_data import recorded_pairs
 
-    pairs = moved_pairs(options.run, source.pairs) or gather(options.run).pairs()
-    grid = full_grid(pairs, _records(options, source), which.anchor)
+    pairs = recorded_pairs(options.run, source.pairs)
+    grid = next(full_grids(pairs, _records(options, source), which.anchor), None)
+    if grid is None:
+        missing = f"{which.anchor} lacks a record in one direction" if which.anchor else "no caption has two edits"
+        raise UserError(f"There is no full grid to draw: {missing}.")
     before, after = (cosines(grid, encoder) for encoder in _encoders(retriever))
     _save(grid_figure(grid, before, after), options, f"grid of {grid.texts[0]!r}")
 
@@ -89,7 +92,7 @@ def draw_margin(
     """Draw the margins between edits and their false positives before and after training."""
     from datasets import Dataset
 
-    from repair_hf.analysis.margins import margin_figure, margins
+    from repair_hf.analysis.pictures import margin_figure, margins
     from repair_hf.analysis.record_sample import sample_records
 
     records = _records(options, source)

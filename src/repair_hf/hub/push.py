@@ -109,8 +109,12 @@ def prepare(repo: str, kind: Literal["dataset", "model"], *, private: bool = Fal
 
     Call it early to find what would stop a push: a missing or invalid token, or a public repository.
     """
-    check_login(repo)
+    if get_token() is None:
+        raise UserError(
+            "You are not logged in to the Hub; run `hf auth login`, or set HF_TOKEN to a token with write access."
+        )
     with _one_line_errors(repo):
+        validate_repo_id(repo)
         api = HfApi()
         made = _retried(lambda: api.create_repo(repo, repo_type=kind, private=private or None, exist_ok=True))
         if private and not _retried(lambda: api.repo_info(made.repo_id, repo_type=kind)).private:
@@ -119,16 +123,6 @@ def prepare(repo: str, kind: Literal["dataset", "model"], *, private: bool = Fal
                 "settings on the Hub, or choose another --repo."
             )
         return made.repo_id
-
-
-def check_login(repo: str) -> None:
-    """Check, without asking the Hub, that there is a token and that the repository's id is valid."""
-    if get_token() is None:
-        raise UserError(
-            "You are not logged in to the Hub; run `hf auth login`, or set HF_TOKEN to a token with write access."
-        )
-    with _one_line_errors(repo):
-        validate_repo_id(repo)
 
 
 def push(parcel: Parcel, repo: str, *, private: bool = False, tag: str | None = None) -> Pushed:
@@ -213,15 +207,16 @@ def _one_line_errors(repo: str) -> Iterator[None]:
 
 def _http_error(repo: str, error: HfHubHTTPError) -> Exception:
     status, reason = error.response.status_code, without_secrets(error.server_message or _line(error))
+    what = f"({status}: {reason})"
     if status == 401:
-        return UserError(f"The Hub does not accept your token ({status}: {reason}) {LOGIN}")
+        return UserError(f"The Hub does not accept your token {what} {LOGIN}")
     if status == 403:
-        return UserError(f"Your token may not write to {repo} ({status}: {reason}) {LOGIN}")
+        return UserError(f"Your token may not write to {repo} {what} {LOGIN}")
     if status in (409, 412):
-        return RunStopped(f"{repo} was changed by another push in the meantime ({status}: {reason}) {AGAIN}")
+        return RunStopped(f"{repo} was changed by another push in the meantime {what} {AGAIN}")
     if status in PASSING:
-        return RunStopped(f"The Hub failed ({status}: {reason}) {AGAIN}")
-    return UserError(f"The Hub rejects the push to {repo} ({status}: {reason})")
+        return RunStopped(f"The Hub failed {what} {AGAIN}")
+    return UserError(f"The Hub rejects the push to {repo} {what}")
 
 
 def _line(error: BaseException | None) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from repair_hf.analysis.report import Finding
-from repair_hf.analysis.tables import NONE, label, markdown
+from repair_hf.analysis.tables import NONE, label, markdown, mean_cell
 from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.study.differences import BOTH, NEAR, RETRIEVAL, Gain, differences, gain
@@ -293,12 +293,7 @@ def _cost(row: Row) -> list[str]:
 
 
 def _cell(rows: Sequence[Row], name: str) -> str:
-    if name not in rows[0].metrics:
-        return NONE
-    scale, digits = (1, 3) if name.endswith("MRR") else (100, 1)
-    values = [scale * row.metrics[name] for row in rows]
-    spread = f" ±{statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.{digits}f}{spread}"
+    return mean_cell([row.metrics for row in rows], name)
 
 
 def _frame(heads: Sequence[str], rows: Mapping[str, Sequence[str]]) -> pd.DataFrame:

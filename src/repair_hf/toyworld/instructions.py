@@ -26,7 +26,7 @@ from repair_hf.toyworld.captions import (
     parse_thing,
     singular,
 )
-from repair_hf.toyworld.scenes import KIND_OF, Alignment, Scene, Thing, align, satisfy
+from repair_hf.toyworld.scenes import Alignment, Scene, Thing, align, satisfy
 from repair_hf.toyworld.variations import rewrite, synonyms
 
 REPLACE = re.compile(r"replace '([^']+)' with '([^']+)'|remove '([^']+)'", re.IGNORECASE)
@@ -109,22 +109,6 @@ def scene_instruction(scene: Scene, goal: Scene) -> str:
     if goal.background != scene.background:
         steps.append(f"Change the background to {goal.background}.")
     return " ".join([*steps, "Keep everything else as it is."])
-
-
-def image_errors(instruction: str) -> list[str]:
-    """Return the error types that an instruction of `image_instruction` corrects. Without any, raise ValueError."""
-    kinds = []
-    for old, new in re.findall(r"Replace the ([^.]+?) with ([^.]+)\.", instruction):
-        said = parse_thing(new)
-        shown = parse_thing(f"a {old}") or parse_thing(old)  # `the` replaces the article of a single thing
-        if said is None or shown is None:
-            raise ValueError(f"{old!r} or {new!r} is no thing of the toy world.")
-        kinds += [kind for name, kind in KIND_OF.items() if getattr(said, name) != getattr(shown, name)]
-    kinds += ["Object"] * ("Add " in instruction) + ["Relation"] * ("Move the " in instruction)
-    kinds += ["Attribute"] * ("Change the background" in instruction)
-    if not kinds:
-        raise ValueError(f"The instruction names no change: {instruction!r}.")
-    return list(dict.fromkeys(kinds))
 
 
 def apply_image_instruction(scene: Scene, instruction: str) -> Scene:

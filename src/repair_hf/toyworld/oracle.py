@@ -63,8 +63,6 @@ def answer(messages: list[dict], seed: int, errors: LLMErrors = NEVER) -> str:
         goal = variations.change_scene(shown["Caption to keep true"], shown[job], rng)
         goal = mistakes.slip(goal, true_facts(facts, goal), rng) if mistake else goal
         return _written(instructions.scene_instruction(shown[job], goal))
-    if "Edit instruction" in shown and "False-positive caption" not in shown:
-        return json.dumps({"error_types": instructions.image_errors(shown["Edit instruction"])})
     if "Edit instruction" in shown:
         return _written(_edit(shown["False-positive caption"], shown["Edit instruction"], mistake, rng))
     if "Ground-truth caption" in shown or "Ground-truth image" in shown:

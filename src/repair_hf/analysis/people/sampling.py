@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,8 +24,7 @@ import pandas as pd
 from datasets import Dataset, Features, Value
 from PIL import Image
 
-from repair_hf.analysis.run_data import RunData
-from repair_hf.pairs.dataset import Pairs
+from repair_hf.analysis.run_data import RunData, recorded_pairs
 from repair_hf.records.answers import COLUMNS, ITEMS, PEOPLE, read_items
 from repair_hf.records.columns import MODALITIES, REJECTED, SOURCES
 from repair_hf.records.images import lacks_images, record_at, restore_images
@@ -67,15 +66,16 @@ def draw(data: RunData, task: Task, *, size: int, seed: int) -> pd.DataFrame:
     return drawn.assign(item=[hashlib.sha256(name.encode()).hexdigest()[:12] for name in names])
 
 
-def lay_out(data: RunData, task: Task, folder: Path, *, size: int, seed: int, pairs: Callable[[], Pairs]) -> int:
-    """Write the folder of a task, and return the number of its items. An existing folder keeps its items.
+def lay_out(data: RunData, task: Task, *, size: int, seed: int, pairs: str | None = None) -> int:
+    """Write the folder of a task into the run's first folder, and return the number of its items.
 
-    Images that the records in `folder` lack, such as those of rejected failures, come from the `pairs`.
+    An existing folder keeps its items. Images that the records lack, such as those of rejected failures, come from the
+    pairs of the run; `pairs` is where they are now.
 
     Raises:
         UserError: If the folder was made with another size or seed.
     """
-    here = folder / PEOPLE / task
+    here = data.folders[0] / PEOPLE / task
     asked = {"task": task, "size": size, "seed": seed}
     if (here / "task.json").is_file():
         begun = read_json(here / "task.json", needs=asked)
@@ -94,7 +94,7 @@ def lay_out(data: RunData, task: Task, folder: Path, *, size: int, seed: int, pa
     return len(drawn)
 
 
-def _with_images(data: RunData, drawn: pd.DataFrame, pairs: Callable[[], Pairs]) -> Iterator[dict[str, Any]]:
+def _with_images(data: RunData, drawn: pd.DataFrame, pairs: str | None) -> Iterator[dict[str, Any]]:
     """Yield the drawn failures and records with their images, in their order."""
     is_kept = drawn["place"] >= 0
     names = ["direction", *(f"{role}_{kind}" for role in SOURCES for kind in ("id", "text"))]
@@ -103,7 +103,7 @@ def _with_images(data: RunData, drawn: pd.DataFrame, pairs: Callable[[], Pairs])
     )
     tables = [data.records.select(drawn[is_kept]["place"]), failures]
     if any(map(lacks_images, tables)):
-        known = pairs()
+        known = recorded_pairs(data.folders[0], pairs)
         tables = [restore_images(table, known) for table in tables]
     turns = [0, 0]
     for item, kept in zip(drawn["item"], is_kept, strict=True):
