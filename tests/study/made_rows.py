@@ -7,15 +7,15 @@ import numpy as np
 
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
 from repair_hf.study.plan import Plan
-from repair_hf.study.results import Cell, Row, row_of
-from repair_hf.study.setting import Setting, settle
+from repair_hf.study.results import Cell, Row
+from repair_hf.study.setting import Setting
 
 IMAGES, CAPTIONS = 6, 12
 
 
 def setting(*, pairs: str | None = None, llm: Any = None, editor: Any = None, **options: Any) -> Setting:
     models = llm or StudyLLMOptions(), editor or StudyEditorOptions()
-    return settle(StudyOptions(**{"size": "tiny"} | options), StudyPairsOptions(pairs), *models)
+    return Setting(StudyOptions(**{"size": "tiny"} | options), StudyPairsOptions(pairs), *models)
 
 
 def row(cell: Cell, good: float = 0.5, *, twice: float = 1.0, **values: Any) -> Row:
@@ -24,16 +24,16 @@ def row(cell: Cell, good: float = 0.5, *, twice: float = 1.0, **values: Any) -> 
     A step encodes `twice` as many captions as one of plain training.
     """
     rng = np.random.default_rng([cell.seed, len(cell.name)])
-    ranks = {
-        f"{way}_ranks": np.where(rng.permutation(n) < good * n, 1, 3)
+    known: dict[str, Any] = {
+        f"{way}_ranks": np.where(rng.permutation(n) < good * n, 1, 3).tolist()
         for way, n in (("i2t", IMAGES), ("t2i", CAPTIONS))
     }
-    near = {f"near_{way}": (rng.permutation(8) < good * 8).astype(int).tolist() for way in ("i2t", "t2i")}
-    near |= {"near_i2t_image": [0, 0, 1, 2, 3, 4, 5, 5], "near_t2i_image": [5, 4, 3, 2, 1, 0, 0, 0]}
-    figures = {"steps": 10, "images_per_step": 16.0, "texts_per_step": 16.0 * twice, "items": 320.0, "seconds": 1.0}
-    figures |= {"samples": 8, "llm_calls": 40, "images": 4, "dollars": 0.5, "share": 1.0, "samples_encoded": 6}
-    known = ranks | near | figures | {"caption_image": (np.arange(CAPTIONS) // 2).tolist()}
-    return Row(row_of(cell, options="x", content="y", commit="z", **known | values))
+    known |= {f"near_{way}": (rng.permutation(8) < good * 8).astype(int).tolist() for way in ("i2t", "t2i")}
+    known |= {"near_i2t_image": [0, 0, 1, 2, 3, 4, 5, 5], "near_t2i_image": [5, 4, 3, 2, 1, 0, 0, 0]}
+    known |= {"steps": 10, "images_per_step": 16.0, "texts_per_step": 16.0 * twice, "items": 320.0, "seconds": 1.0}
+    known |= {"samples": 8, "llm_calls": 40, "images": 4, "dollars": 0.5, "share": 1.0, "samples_encoded": 6}
+    known |= {"caption_image": (np.arange(CAPTIONS) // 2).tolist(), "options": "x", "content": "y", "commit": "z"}
+    return Row(cell, **known | values)
 
 
 class Found:
@@ -50,3 +50,8 @@ class Found:
 
 def plan(wanted: list[str], found: Callable[[Cell], Row | None], **options: Any) -> Plan:
     return Plan(setting(**options), wanted, found)
+
+
+def settings(cell: Cell) -> tuple:
+    """Learning rate, epochs, fill, loss and grid weight of a cell."""
+    return cell.learning_rate, cell.epochs, cell.fill, cell.loss, cell.grid_weight

@@ -5,10 +5,10 @@ import pytest
 from repair_hf.records.dataset import NoRecords
 from repair_hf.runtime.options import UserError
 from repair_hf.study.options import StudyOptions, parse_budget
-from repair_hf.study.plan import compute_ratio, score
+from repair_hf.study.plan import score
 from repair_hf.study.products import Product, share_of
-from repair_hf.study.results import BASE, Cell, Settings
-from tests.study.made_rows import Found, plan
+from repair_hf.study.results import BASE, Cell
+from tests.study.made_rows import Found, plan, settings
 
 SPACE = {"learning_rates": [1e-4, 3e-4], "epochs": [1.0, 2.0], "grid_weights": [1.0, 0.5]}
 LENGTHS = [(1e-4, 1.0), (1e-4, 2.0), (3e-4, 1.0), (3e-4, 2.0)]
@@ -16,90 +16,85 @@ LENGTHS = [(1e-4, 1.0), (1e-4, 2.0), (3e-4, 1.0), (3e-4, 2.0)]
 
 def nearer(cell: Cell) -> float:
     """Better the nearer to 3e-4, two epochs and weight 0.5."""
-    one = cell.settings
-    return 0.2 + 1000 * one.learning_rate + 0.1 * one.epochs - 0.1 * one.grid_weight
+    return 0.2 + 1000 * cell.learning_rate + 0.1 * cell.epochs - 0.1 * cell.grid_weight
 
 
-def settings_of(cells, method: str, split: str = "validation") -> list[Settings]:
-    return list(dict.fromkeys(cell.settings for cell in cells if (cell.method, cell.split) == (method, split)))
+def tried(found: Found, method: str) -> list[tuple]:
+    """The settings of a method on the validation split, in order."""
+    return list(dict.fromkeys(settings(c) for c in found.rows if (c.method, c.split) == (method, "validation")))
 
 
 def test_a_study_begins_with_the_base_and_each_methods_seeds():
     one = plan(["laclip"], Found(), seeds=2)
     assert one.arms() == []
-    own, plain = Settings(1e-4, 0.2, "", "batch"), Settings(1e-4, 0.2)
     expected = [Cell("tiny", BASE, "test")]
-    for method, settings in (("vanilla", plain), ("laclip", own)):
-        expected += [Cell("tiny", method, "test", seed, settings) for seed in range(2)]
+    for method, loss in (("vanilla", ""), ("laclip", "batch")):
+        expected += [Cell("tiny", method, "test", seed, 1e-4, 0.2, "", loss) for seed in range(2)]
     assert list(one.missing) == expected
 
 
 def test_plain_training_of_equal_compute_is_as_many_times_longer_as_a_step_is_larger():
     one = plan(["laclip", "repair"], Found(lambda cell: 0.5, {"repair": 2.6, "laclip": 1.01}), seeds=2)
-    arms = {arm.method: arm for arm in one.arms()}
+    arms = {arm.cell.method: arm for arm in one.arms()}
     assert not one.missing and {name: arm.ratio for name, arm in arms.items()} == pytest.approx(
         {"vanilla": 1, "laclip": 1, "repair": 3}
     )
     long = [row.cell for row in arms["repair"].same_compute]
-    assert long == [Cell("tiny", "vanilla", "test", seed, Settings(1e-4, pytest.approx(0.6))) for seed in range(2)]
+    assert long == [Cell("tiny", "vanilla", "test", seed, 1e-4, pytest.approx(0.6)) for seed in range(2)]
     assert [row.cell.seed for row in arms["repair"].same_steps] == [0, 1]
-    assert (
-        compute_ratio({"images_per_step": 33, "texts_per_step": 16}, {"images_per_step": 16, "texts_per_step": 16})
-        == 3
-    )
 
 
 def test_each_rate_is_tried_with_each_length_then_the_weights_and_nothing_twice():
     found = Found(nearer)
     one = plan(["laclip", "repair-paper"], found, tune=True, **SPACE)
-    arms = {arm.method: arm.settings for arm in one.arms()}
-    assert settings_of(found.rows, "laclip") == [Settings(*point, "", "batch") for point in LENGTHS]
-    tried = [Settings(*point, "paper", "grid", 1.0) for point in LENGTHS]
-    assert settings_of(found.rows, "repair-paper") == [*tried, Settings(3e-4, 2.0, "paper", "grid", 0.5)]
-    assert arms["laclip"] == Settings(3e-4, 2.0, "", "batch")
-    assert arms["repair-paper"] == Settings(3e-4, 2.0, "paper", "grid", 0.5)
-    seeds = {cell.seed for cell in found.rows if cell.split == "validation"}
-    assert seeds == {0, 1} and len(one.tried["tiny", "repair-paper paper grid"]) == 10
+    arms = {arm.cell.method: settings(arm.cell) for arm in one.arms()}
+    assert tried(found, "laclip") == [(*point, "", "batch", 0.0) for point in LENGTHS]
+    first = [(*point, "paper", "grid", 1.0) for point in LENGTHS]
+    assert tried(found, "repair-paper") == [*first, (3e-4, 2.0, "paper", "grid", 0.5)]
+    assert arms["laclip"] == (3e-4, 2.0, "", "batch", 0.0)
+    assert arms["repair-paper"] == (3e-4, 2.0, "paper", "grid", 0.5)
+    assert {cell.seed for cell in one.tried} == {0, 1} == {c.seed for c in found.rows if c.split == "validation"}
+    assert sum(cell.method == "repair-paper" for cell in one.tried) == 10
 
 
 def test_ablations_take_the_settings_of_what_they_change():
     found = Found(nearer)
     names = ["wo-qc", "wo-repair", "full-matrix", "repair-batch", "hard-neg-only"]
-    arms = {arm.method: arm.settings for arm in plan(names, found, tune=True, **SPACE).arms()}
+    arms = {arm.cell.method: settings(arm.cell)[2:] for arm in plan(names, found, tune=True, **SPACE).arms()}
     assert {cell.method for cell in found.rows if cell.split == "validation"} == {"vanilla", "repair", "repair-paper"}
-    assert arms["wo-qc"] == Settings(3e-4, 2.0, "edits", "both", 0.5)
-    assert arms["wo-repair"] == Settings(3e-4, 2.0, "paper", "both", 0.5)
-    assert arms["full-matrix"] == Settings(3e-4, 2.0, "paper", "batch")
-    assert arms["repair-batch"] == Settings(3e-4, 2.0, "edits", "batch")
-    assert arms["hard-neg-only"] == Settings(3e-4, 2.0, "paper", "grid", 0.5)
+    assert arms == {
+        "vanilla": ("", "", 0.0),
+        "wo-qc": ("edits", "both", 0.5),
+        "wo-repair": ("paper", "both", 0.5),
+        "full-matrix": ("paper", "batch", 0.0),
+        "repair-batch": ("edits", "batch", 0.0),
+        "hard-neg-only": ("paper", "grid", 0.5),
+    }
 
 
 def test_plain_training_of_each_length_has_a_rate_of_its_own():
     """Here a long training wants the lower rate."""
-    found = Found(
-        lambda cell: 0.5 + (1000 * cell.settings.learning_rate) * (1 if cell.settings.epochs < 1.5 else -1),
-        {"laclip": 2},
-    )
-    arms = {arm.method: arm for arm in plan(["laclip"], found, tune=True, **SPACE).arms()}
-    assert arms["laclip"].same_compute[0].cell.settings.learning_rate == 1e-4
-    assert arms["laclip"].same_steps[0].cell.settings.learning_rate == 3e-4
+    found = Found(lambda cell: 0.5 + (1000 * cell.learning_rate) * (1 if cell.epochs < 1.5 else -1), {"laclip": 2})
+    arms = {arm.cell.method: arm for arm in plan(["laclip"], found, tune=True, **SPACE).arms()}
+    assert arms["laclip"].same_compute[0].cell.learning_rate == 1e-4
+    assert arms["laclip"].same_steps[0].cell.learning_rate == 3e-4
 
 
 def test_both_measures_choose():
-    low, high = (Found(lambda cell: 0.5)(Cell("tiny", "vanilla", "validation", seed)) for seed in (0, 1))
-    high.values |= {"near_i2t": [1] * 8, "near_t2i": [3] * 8}
-    assert score(high) == pytest.approx((high.metrics["i2t_R@1"] + high.metrics["t2i_R@1"] + 2) / 4)
-    assert score(high) > score(low)
-    high.values |= {"near_i2t": None, "near_t2i": None}
-    del high.__dict__["near"], high.__dict__["metrics"]
-    assert score(high) == pytest.approx((high.metrics["i2t_R@1"] + high.metrics["t2i_R@1"]) / 2)
+    one = Found(lambda cell: 0.5)(Cell("tiny", "vanilla", "validation"))
+    one.values |= {"near_i2t": [1] * 8, "near_t2i": [3] * 8}
+    r1 = one.metrics["i2t_R@1"] + one.metrics["t2i_R@1"]
+    assert score(one) == pytest.approx((r1 + 2) / 4)
+    one.values |= {"near_i2t": None, "near_t2i": None}
+    del one.__dict__["near"], one.__dict__["metrics"]
+    assert score(one) == pytest.approx(r1 / 2)
 
 
 def test_without_tuning_each_value_that_is_named_is_a_row():
     losses = {"losses": ["batch", "both"], "fills": ["edits", "paper"], "grid_weights": [0.5, 2.0]}
     one = plan(["repair", "laclip", "simclr", "repair-i2t"], Found(lambda cell: 0.5), **losses)
     each_loss = ("batch", 0.0), ("both", 0.5), ("both", 2.0)
-    found = [(arm.method, *list(vars(arm.settings).values())[2:5]) for arm in one.arms() if arm.method != "vanilla"]
+    found = [(arm.cell.method, *settings(arm.cell)[2:]) for arm in one.arms() if arm.cell.method != "vanilla"]
     assert found == [
         *(("repair", fill, *each) for fill in ("edits", "paper") for each in each_loss),
         *(("laclip", "", *each) for each in each_loss),
@@ -117,16 +112,18 @@ def test_a_budget_is_a_share_of_what_the_method_has_paid():
     for budget, share in shares.items():
         assert share_of(budget, parts) == pytest.approx(share), budget
     assert share_of("calls=5", [Product(None, 10, 0, 0, 0.0)]) == 1.0  # nothing was paid
+    unknown = [Product(None, 10, None, None, None)]
+    assert share_of("samples=5", unknown) == 0.5
     with pytest.raises(NoRecords, match="which is unknown"):
-        share_of("calls=5", [Product(None, 10, None, None, None)])
-    assert parse_budget("usd=5@0.0005+0.04") == ("usd", 5.0, 0.0005, 0.04)
+        share_of("calls=5", unknown)
+    assert parse_budget("usd=5@0.0005+0.04") == (5.0, (0, 0.0005, 0.04))
     with pytest.raises(UserError, match="`budgets` has 'half'"):
         StudyOptions(budgets=["half"])
 
 
 def test_budgets_are_rows_of_what_makes_data():
     one = plan(["laclip", "simclr"], Found(lambda cell: 0.5), budgets=["all", "samples=3"])
-    found = [(arm.method, arm.settings.budget) for arm in one.arms()]
+    found = [(arm.cell.method, arm.cell.budget) for arm in one.arms()]
     assert found == [("vanilla", "all"), ("laclip", "all"), ("laclip", "samples=3"), ("simclr", "all")]
 
 
@@ -134,5 +131,5 @@ def test_a_method_without_data_takes_those_with_it_that_are_tuned_as_it():
     for tune, left in ((True, {"repair", "wo-qc"}), (False, {"repair"})):
         one = plan(["repair", "wo-qc", "laclip"], Found(lambda cell: 0.5), tune=tune)
         one.left_out["tiny", "repair"] = "no failure was repaired"
-        assert {"vanilla", "repair", "wo-qc", "laclip"} - {arm.method for arm in one.arms()} == left
+        assert {"vanilla", "repair", "wo-qc", "laclip"} - {arm.cell.method for arm in one.arms()} == left
         assert {name for _, name in one.left_out} == left and not one.missing

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from repair_hf.llm.cost import Estimate
-from repair_hf.study.options import Models
-from repair_hf.study.prices import Prices, price_table
+from repair_hf.study.prices import Prices, price_table, total
+from repair_hf.study.setting import Models
 from repair_hf.study.tables import published_results
 from repair_hf.synthesis.options import EditorOptions, LLMOptions
 from tests.study.made_rows import setting
@@ -17,7 +17,7 @@ def prices(pairs_folder) -> Prices:
     """COCO30K's size, counted on twelve pictures; Gemini for texts, a local image editor."""
     found = setting(size=None, pairs=str(pairs_folder), model="me/clip", swaps={"other": {"editor": "a/pix2pix"}})
     models = Models(LLMOptions("gemini/gemini-2.5-flash"), EditorOptions("black-forest-labs/FLUX.2-klein-9B"))
-    found.models = {None: models, "other": replace(models, editor=EditorOptions("timbrooks/instruct-pix2pix"))}
+    found.models = {None: models, "other": models._replace(editor=EditorOptions("timbrooks/instruct-pix2pix"))}
     (data,) = found.datasets.values()
     data.pairs_options.split = "all"
     one = Prices(found, data)
@@ -26,7 +26,7 @@ def prices(pairs_folder) -> Prices:
 
 
 def asked(prices: Prices, *names: str) -> Estimate:
-    return sum((each for _, each in prices.together(names)), Estimate())
+    return total(prices.of(names))
 
 
 def counts(prices: Prices, *names: str) -> tuple[int, int]:
@@ -78,15 +78,11 @@ def test_what_methods_share_counts_once(prices):
 
 def test_limits_of_mining_and_prompts_count(prices):
     before = asked(prices, "repair").prompt_tokens
-    prices.data.options = replace(prices.data.options, max_queries=1000)
+    prices.data.max_queries = 1000
     assert counts(prices, "repair") == (5 * 5000 + 2 * 1000, 3000)
-    prices.data.options = replace(prices.data.options, max_queries=None)
+    prices.data.max_queries = None
     models = prices.setting.models[None]
-    prices.setting.models = {None: replace(models, llm=replace(models.llm, domain_notes="Brand and size decide."))}
-    assert asked(_again(prices), "repair").prompt_tokens > before
-
-
-def _again(prices: Prices) -> Prices:
+    prices.setting.models = {None: models._replace(llm=replace(models.llm, domain_notes="Brand and size decide."))}
     one = Prices(prices.setting, prices.data)
     one.images, one.captions = prices.images, prices.captions
-    return one
+    assert asked(one, "repair").prompt_tokens > before

@@ -71,7 +71,7 @@ def test_a_swap_differs_in_what_it_names_and_another_provider_is_not_sought_at_t
     assert one.editor == own.editor and other.llm == own.llm
     assert one.llm == replace(own.llm, llm=id, llm_base_url=asked_at)
     assert other.editor == replace(own.editor, editor=id, editor_base_url=asked_at, editor_steps=100)
-    assert found.models_of(found.methods["other-editor"]) == other
+    assert found.models[found.methods["other-editor"].swap] == other
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_cannot_be_made_is_named(options, says):
 def test_a_dataset_has_options_of_its_own():
     sets = {"one": {"size": "small"}, "two": {"pairs": "x", "size": None, "model": "me/clip", "with_restval": False}}
     found = setting(datasets=sets, paper="coco30k").datasets
-    assert [data.options.size.batch_size for data in found.values()] == [128, 128]
+    assert [data.size.batch_size for data in found.values()] == [128, 128]
     assert [(data.options.model, data.options.paper) for data in found.values()] == [
         ("world/base", "coco30k"),
         ("me/clip", "coco30k"),

@@ -8,7 +8,7 @@ import pytest
 
 from repair_hf.study.differences import BOTH, T, Z, differences, images_of, query_values
 from repair_hf.study.plan import SCORED
-from repair_hf.study.results import BASE, Cell, Settings
+from repair_hf.study.results import BASE, Cell
 from repair_hf.study.tables import labels, tables_of
 from tests.study.made_rows import CAPTIONS, IMAGES, Found, plan, row
 
@@ -55,7 +55,6 @@ def test_the_score_is_the_mean_of_both_measures_and_its_interval_that_of_the_mea
     assert found[BOTH].high - found[BOTH].low < max(widths)  # measures of different queries err apart
     same = differences(some, some, BASE_ROW)
     assert {(each.mean, each.low, each.high) for each in same.values()} == {(0.0, 0.0, 0.0)}
-    assert differences(some, [BASE_ROW], BASE_ROW)["i2t_R@1"].mean > 0  # one row stands for all seeds
 
 
 def test_half_a_width_is_that_of_a_t_distribution():
@@ -108,7 +107,7 @@ def test_what_is_not_trained_is_named():
 
 def test_a_share_of_the_data_costs_its_share():
     known = Found(lambda cell: 0.5)
-    cell = Cell("tiny", "laclip", "test", 0, Settings(1e-4, 0.2, "", "batch", 0.0, "samples=4"))
+    cell = Cell("tiny", "laclip", "test", 0, 1e-4, 0.2, "", "batch", 0.0, "samples=4")
     known.rows[cell] = row(cell, 0.5, share=0.5)
     found = {each.name: each for each in tables_of(plan(["laclip"], known, seeds=1, budgets=["samples=4"]))}
     cost = found["cost"].table.set_index("method").loc["laclip"]
@@ -120,7 +119,7 @@ def test_the_rule_leaves_out_what_costs_r1_and_ties_what_cannot_be_told_apart():
     near = {"batch": (6, 6, 1), "grid": (8, 8, 3), "both": (7, 6, 1)}  # right cases of I2T and T2I, and all ranks
 
     def find(cell: Cell):
-        *counts, rank = near.get(cell.settings.loss, (3, 3, 1))
+        *counts, rank = near.get(cell.loss, (3, 3, 1))
         bits = [[1] * count + [0] * (8 - count) for count in counts]
         ranks = {"i2t_ranks": [rank] * IMAGES, "t2i_ranks": [rank] * CAPTIONS}
         return row(cell, **ranks, near_i2t=bits[0], near_t2i=bits[1])

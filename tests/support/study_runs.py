@@ -5,7 +5,7 @@ from io import StringIO
 from pathlib import Path
 
 from repair_hf.cli.main import main
-from repair_hf.study.methods.method import Baseline, Maker
+from repair_hf.study.methods.method import Maker
 from repair_hf.study.methods.registry import load_methods
 
 # LLM calls and images per sample: the paper's arithmetic, measured with our counters.
@@ -18,8 +18,7 @@ PER_SAMPLE = {
 
 def load_makers() -> dict[str, Maker]:
     """Return the makers of all baselines by name."""
-    baselines = [method for method in load_methods().values() if isinstance(method, Baseline)]
-    return {maker.name: maker for method in baselines for maker in method.parts.values()}
+    return {maker.name: maker for method in load_methods().values() for maker in method.parts.values()}
 
 
 def study(*words: str) -> str:

@@ -60,10 +60,10 @@ def _part_of_limits(llm: StudyLLMOptions, processes: int) -> StudyLLMOptions:
 
 def _study(options: StudyOptions, pairs: StudyPairsOptions, llm: StudyLLMOptions, editor: StudyEditorOptions) -> None:
     from repair_hf.study.run import check, chosen, in_words, lacking, run_cells
-    from repair_hf.study.setting import settle
+    from repair_hf.study.setting import Setting
     from repair_hf.study.tables import COSTS
 
-    setting = settle(options, pairs, llm, editor)
+    setting = Setting(options, pairs, llm, editor)
     wanted, missing = chosen(setting), lacking(setting)
     if missing and not (options.methods or options.records):
         print("left out: " + ", ".join(f"{name} (needs {in_words(lacks)})" for name, lacks in missing.items()))

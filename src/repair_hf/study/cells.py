@@ -22,11 +22,11 @@ from repair_hf.evaluation.judging import evaluate_compositional
 from repair_hf.evaluation.near_misses import NAME
 from repair_hf.evaluation.retrieval import DIRECTIONS, rank_queries
 from repair_hf.runtime.files import read_json
-from repair_hf.runtime.run_folder import digest, versions, write_json
-from repair_hf.study.methods.method import Baseline, Method
+from repair_hf.runtime.run_folder import versions, write_json
+from repair_hf.study.methods.method import Method
 from repair_hf.study.methods.samples import Samples, places_of_share
 from repair_hf.study.products import Product, Products, has_edit, share_of
-from repair_hf.study.results import MEASURES, Cell, row_of
+from repair_hf.study.results import BASE, MEASURES, MOST, Cell, Row
 from repair_hf.study.setting import Setting, StudyData
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, fill_of
@@ -35,39 +35,28 @@ from repair_hf.training.finetune import train
 FIGURES = "training.json"  # written last: the weights beside it are complete
 
 
-def options_digest(setting: Setting, method: Method | None, data: StudyData, split: str) -> str:
-    """Digest the options that decide a cell, besides its settings and seed."""
-    return digest(setting.deciding(method, data) | {"split": split})
-
-
-def run_cell(
-    cell: Cell, method: Method | None, setting: Setting, products: Products, *, waits: bool = True
-) -> dict[str, Any]:
-    """Train and evaluate a cell, and return its row; `method` is None for the base.
+def run_cell(cell: Cell, setting: Setting, products: Products) -> Row:
+    """Train and evaluate a cell, and return its row.
 
     Raises:
-        NoRecords, RunStopped, BatchesOpen, filelock.Timeout: As `Products.of`.
+        NoRecords, RunStopped, BatchesOpen: As `Products.of`.
+        filelock.Timeout: If another process makes its data.
     """
     data = setting.datasets[cell.data]
-    known = {
-        "options": options_digest(setting, method, data, cell.split),
+    method = None if cell.method == BASE else setting.methods[cell.method]
+    known: dict[str, Any] = {
+        "options": setting.digest(method, data, cell.split),
         "content": data.content(cell.split),
         "commit": versions()["commit"],
     }
-    if method is None:
-        cases = products.near_misses(data, cell.split)
-        found = evaluate(data.base, data, cell.split, cases)
-        return row_of(cell, **known, **found, **queries(data, cell.split, cases))
-    made = products.of(method, data, waits=waits)
-    folder = setting.output / "cells" / cell.run
-    encoder, figures = _trained(cell, method, made, setting, folder)
-    found = evaluate(encoder, data, cell.split, products.near_misses(data, cell.split))
-    return row_of(cell, **known, **found, **costs(made, figures))
-
-
-def forget(cell: Cell, setting: Setting) -> None:
-    """Delete the weights of a cell."""
-    shutil.rmtree(setting.output / "cells" / cell.run, ignore_errors=True)
+    encoder = data.base
+    if method is not None:
+        made = products.of(method, data, waits=False)
+        encoder, figures = _trained(cell, method, made, setting, setting.output / "cells" / cell.run)
+        known |= costs(made, figures)
+    cases = products.near_misses(data, cell.split)
+    known |= evaluate(encoder, data, cell.split, cases)
+    return Row(cell, **known, **(queries(data, cell.split, cases) if method is None else {}))
 
 
 def evaluate(encoder: DualEncoder, data: StudyData, split: str, cases: list[Cases]) -> dict[str, Any]:
@@ -76,7 +65,7 @@ def evaluate(encoder: DualEncoder, data: StudyData, split: str, cases: list[Case
     pixels = PixelStore(pairs.images, "image", encoder.preprocessor)
     images, texts = encoder.embed_pairs(pairs, pixels=pixels)  # (N, D), (M, D)
     rankings = rank_queries(images, texts, pairs.caption_image)
-    found: dict[str, Any] = {f"{way}_ranks": rankings[way].gt_rank for way in DIRECTIONS}
+    found: dict[str, Any] = {f"{way}_ranks": np.minimum(rankings[way].gt_rank, MOST).tolist() for way in DIRECTIONS}
     if cases:
         table = evaluate_compositional(encoder, cases, "cell", images).to_pandas()
         for way in DIRECTIONS:
@@ -98,16 +87,13 @@ def queries(data: StudyData, split: str, cases: list[Cases]) -> dict[str, Any]:
 
 def costs(made: Mapping[str, Product], figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a method's data and its training took: columns of a row."""
-
-    def in_all(name: str) -> Any:
+    found: dict[str, Any] = {}
+    for name in ("samples", "llm_calls", "images", "dollars"):
         each = [getattr(one, name) for one in made.values()]
-        return None if None in each else sum(each)
-
-    found = {name: in_all(name) for name in ("samples", "llm_calls", "images", "dollars")}
-    trained = {name: figures[name] for name in ("steps", "images_per_step", "texts_per_step", "seconds", "share")}
-    encoded = sum(figures["samples_encoded"].values())
+        found[name] = None if None in each else sum(each)
+    found |= {name: figures[name] for name in ("steps", "images_per_step", "texts_per_step", "seconds", "share")}
     items = figures["steps"] * (figures["images_per_step"] + figures["texts_per_step"])
-    return found | trained | {"samples_encoded": encoded, "items": items}
+    return found | {"samples_encoded": sum(figures["samples_encoded"].values()), "items": items}
 
 
 def _trained(
@@ -115,24 +101,31 @@ def _trained(
 ) -> tuple[DualEncoder, dict[str, Any]]:
     """Return the trained retriever and its figures, from its folder if it is there."""
     data = setting.datasets[cell.data]
-    name = options_digest(setting, method, data, "")
+    known = {"options": setting.digest(method, data, ""), "content": data.content()}
     if (folder / FIGURES).is_file():
         figures = read_json(folder / FIGURES, needs=("options", "content", "share"))
-        if (figures["options"], figures["content"]) == (name, data.content()):
+        if figures | known == figures:
             return DualEncoder.from_pretrained(folder), figures
     shutil.rmtree(folder, ignore_errors=True)  # of an interrupted training
-    encoder, settings = data.retriever(), cell.settings
-    how: dict[str, Any] = {"fill": settings.fill or None, "loss": settings.loss or None, "seed": cell.seed}
-    how |= {"learning_rate": settings.learning_rate, "num_train_epochs": settings.epochs}
-    config = RepairConfig(str(folder), grid_weight=settings.grid_weight, **how, **setting.training(data))
+    encoder = data.retriever()
+    config = RepairConfig(
+        str(folder),
+        fill=cell.fill or None,  # type: ignore[arg-type]
+        loss=cell.loss or None,  # type: ignore[arg-type]
+        grid_weight=cell.grid_weight,
+        learning_rate=cell.learning_rate,
+        num_train_epochs=cell.epochs,
+        seed=cell.seed,
+        **setting.training(data),
+    )
     set_seed(cell.seed)  # for the first weights of an objective's own head
-    share = share_of(settings.budget, list(made.values()))
+    share = share_of(cell.budget, list(made.values()))
     fill = fill_for(method, made, data, config, share)
     objective = method.objective and method.objective(encoder, fill, config)
     callbacks: list[TrainerCallback] = [objective] if isinstance(objective, TrainerCallback) else []
     figures = train(encoder, data.pairs, config=config, fill=fill, objective=objective, callbacks=callbacks)
     figures["images_per_step"] += config.step_size * method.more_images
-    figures |= {"options": name, "content": data.content(), "share": share}
+    figures |= known | {"share": share}
     write_json(folder / FIGURES, figures)
     return encoder, figures
 
@@ -142,11 +135,11 @@ def fill_for(
 ) -> Anchors:
     """Return the fill of a method: the same pairs and the same truth for all, and what the method adds."""
     pairs, truth = data.pairs, data.truth
-    if isinstance(method, Baseline):
+    if not method.fill:
         samples = {part: made[part].data for part in method.parts}
         return Samples(pairs, samples, truth, config.draw_seed, share=share)
     records = share_of_records(made["records"].data, share)
-    if not method.edits:
+    if not method.edits:  # a false positive is then opposite an annotated item
         records = without_edits(records)
     if method.own_fill is not None:
         return method.own_fill(pairs, records, truth, config.draw_seed)
@@ -160,7 +153,6 @@ def share_of_records(records: Dataset, share: float) -> Dataset:
 
 
 def without_edits(records: Dataset) -> Dataset:
-    """Leave the edits of records out; a false positive is then opposite an annotated item."""
     for name in ("edit_text", "edit_image"):
         records = records.remove_columns(name).add_column(name, [None] * len(records))
     return records

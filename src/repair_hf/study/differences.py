@@ -26,74 +26,70 @@ T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # 97.5% qu
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A mean difference and the bounds of its 95% interval."""
+class Gain:
+    """The mean of some metrics' gains over others: of each seed, and how far each image moves it, (N,).
 
-    mean: float
-    low: float
-    high: float
+    Attributes:
+        seeds: One value, for an interval that covers other images alone; or one of each seed.
+    """
+
+    seeds: Sequence[float]
+    of_image: np.ndarray
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.seeds)
+
+    @property
+    def half(self) -> float:
+        """Half the width of the interval, see the head of this file."""
+        n, count = len(self.of_image), len(self.seeds)
+        images = Z * math.sqrt(float(np.square(self.of_image).sum()) * n / max(n - 1, 1))
+        quantile = T[min(count - 1, len(T)) - 1]
+        return images if count == 1 else math.hypot(images, quantile * statistics.stdev(self.seeds) / math.sqrt(count))
+
+    @property
+    def low(self) -> float:
+        return self.mean - self.half
+
+    @property
+    def high(self) -> float:
+        return self.mean + self.half
+
+    def of_images(self, other: Gain | None = None) -> Gain:
+        """Return the gain, or its distance from another one, with an interval that covers other images alone."""
+        if other is None:
+            return Gain([self.mean], self.of_image)
+        return Gain([self.mean - other.mean], self.of_image - other.of_image)
 
     def __str__(self) -> str:
         star = "" if self.low <= 0 <= self.high else " *"
         return f"{100 * self.mean:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]{star}"
 
 
-def differences(rows: Sequence[Row], others: Sequence[Row], base: Row) -> dict[str, Difference]:
-    """Compare rows with others of the same seeds, or with one row, by metric; `both` is the mean of `SCORED`.
+def gain(rows: Sequence[Row], others: Sequence[Row], base: Row, metrics: Sequence[str]) -> Gain | None:
+    """Compare rows with others of the same seeds, in the mean of those of some metrics that were measured.
 
     The base's row names the image of each query.
     """
-    others = list(others) * (len(rows) if len(others) == 1 else 1)
-    found, parts, n_images = {}, {}, len(base.ranks["i2t"])
-    for name in (*RETRIEVAL, *NEAR):
-        if (image := images_of(name, base)) is not None:
-            each = [
-                query_values(name, row) - query_values(name, other) for row, other in zip(rows, others, strict=True)
-            ]
-            parts[name] = [float(one.mean()) for one in each], influence(np.mean(each, axis=0), image, n_images)
-            found[name] = _interval(*parts[name])
-    scored = [parts[name] for name in SCORED if name in parts]
-    seeds = [statistics.fmean(each) for each in zip(*(gains for gains, _ in scored), strict=True)]
-    found[BOTH] = _interval(seeds, np.mean([of_image for _, of_image in scored], axis=0))
-    return found
-
-
-def mean_gain(
-    rows: Sequence[Row], others: Sequence[Row], base: Row, metrics: Sequence[str]
-) -> tuple[float, np.ndarray]:
-    """Return the mean of some metrics' gains, and how far each image moves it, (N,); seeds are averaged.
-
-    Such pairs can be subtracted from one another; `of_images` gives their interval.
-    """
-    means, moved = [], []
+    seeds, moved, n_images = [], [], len(base.ranks["i2t"])
     for name in metrics:
         if (image := images_of(name, base)) is not None:
-            each = [
-                query_values(name, row) - query_values(name, other) for row, other in zip(rows, others, strict=True)
-            ]
-            means.append(float(np.mean(each)))
-            moved.append(influence(np.mean(each, axis=0), image, len(base.ranks["i2t"])))
-    return statistics.fmean(means), np.mean(moved, axis=0)
+            pairs = zip(rows, others, strict=True)
+            each = [query_values(name, row) - query_values(name, other) for row, other in pairs]
+            values = np.mean(each, axis=0)  # (Q,)
+            seeds.append([float(one.mean()) for one in each])
+            moved.append(np.bincount(image, weights=values - values.mean(), minlength=n_images) / len(values))
+    return (
+        Gain([statistics.fmean(each) for each in zip(*seeds, strict=True)], np.mean(moved, axis=0)) if seeds else None
+    )
 
 
-def of_images(mean: float, of_image: np.ndarray) -> Difference:
-    """Return a difference whose interval covers other images alone."""
-    return _interval([mean], of_image)
-
-
-def influence(values: np.ndarray, image: np.ndarray, n_images: int) -> np.ndarray:
-    """Return how far each image moves the mean of some queries' values: (Q,), (Q,) to (N,); they sum to 0."""
-    return np.bincount(image, weights=values - values.mean(), minlength=n_images) / len(values)
-
-
-def _interval(gains: Sequence[float], of_image: np.ndarray) -> Difference:
-    """Return the interval of the mean over seeds, see the head of this file."""
-    n, mean = len(of_image), statistics.fmean(gains)
-    half = Z * math.sqrt(float(np.square(of_image).sum()) * n / max(n - 1, 1))
-    if len(gains) > 1:
-        quantile = T[min(len(gains) - 1, len(T)) - 1]
-        half = math.hypot(half, quantile * statistics.stdev(gains) / math.sqrt(len(gains)))
-    return Difference(mean, mean - half, mean + half)
+def differences(rows: Sequence[Row], others: Sequence[Row], base: Row) -> dict[str, Gain]:
+    """Compare rows with others of the same seeds, by metric; `both` is the mean of `SCORED`."""
+    found = {name: gain(rows, others, base, [name]) for name in (*RETRIEVAL, *NEAR)}
+    found[BOTH] = gain(rows, others, base, SCORED)
+    return {name: each for name, each in found.items() if each is not None}
 
 
 def images_of(metric: str, base: Row) -> np.ndarray | None:

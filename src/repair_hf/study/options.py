@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-from repair_hf.runtime.options import Bounded, PairsOptions, UserError, changed, fields_of, fill, opt
+from repair_hf.runtime.options import Bounded, PairsOptions, UserError, opt
 from repair_hf.synthesis.models import ORACLE
 from repair_hf.synthesis.options import EditorOptions, LLMOptions
 
@@ -149,125 +150,19 @@ class StudyEditorOptions(EditorOptions):
     editor: str = opt("world", "Image editor of all methods, as for `repair-hf synthesize`.", main=True)
 
 
-@dataclass(frozen=True)
-class DataOptions:
-    """One dataset of a study, and what is its own."""
-
-    name: str
-    pairs: StudyPairsOptions
-    size: Size
-    model: str
-    records: tuple[str, ...]
-    near_misses: tuple[str, ...]
-    max_queries: int | None
-    paper: str | None
-
-
-@dataclass(frozen=True)
-class Models:
-    """An LLM and an image editor."""
-
-    llm: LLMOptions
-    editor: EditorOptions
-
-
-OWN = ("size", "model", "records", "near_misses", "max_queries", "paper")  # what a dataset may have besides pairs
-
-
-def datasets_of(options: StudyOptions, pairs: StudyPairsOptions) -> list[DataOptions]:
-    """Return the datasets of a study, in order.
-
-    Raises:
-        UserError: If a name or an option cannot be used.
-    """
-    if options.datasets is None:
-        return [_dataset(options.size or ("small" if pairs.pairs is None else "pairs"), options, pairs)]
-    found = []
-    for name, own in options.datasets.items():
-        _check_named("datasets", name, own, "pairs: data/flickr30k")
-        try:
-            of_pairs, of_study = ({key: own[key] for key in own if (key in OWN) == is_own} for is_own in (False, True))
-            (one,) = fill([StudyPairsOptions], asdict(pairs) | of_pairs, f"datasets {name}")
-            found.append(_dataset(name, replace(options, datasets=None, **of_study), one))
-        except UserError as error:
-            raise UserError(f"`datasets` {name}: {error}") from error
-    return found
-
-
-def models_of(options: StudyOptions, llm: LLMOptions, editor: EditorOptions) -> dict[str | None, Models]:
-    """Return the study's LLM and editor, and those of each swap: the study's, with the options that differ.
-
-    Raises:
-        UserError: If a name or an option cannot be used.
-    """
-    # instances of the base classes, which the stages know; one ledger for all
-    llm = LLMOptions(**asdict(llm) | {"ledger": llm.ledger or options.output})
-    found: dict[str | None, Models] = {None: Models(llm, EditorOptions(**asdict(editor)))}
-    for name, own in (options.swaps or {}).items():
-        _check_named("swaps", name, own, "llm: openai/gpt-4o")
-        if taken := [each for each in ("max_usd", "max_calls", "ledger") if each in own]:
-            raise UserError(f"`swaps` {name} has `{taken[0]}`, which is one for all methods; give it beside `swaps`.")
-        known = changed(llm) | {"llm": llm.llm} | changed(editor) | {"editor": editor.editor}
-        for kind in ("llm", "editor"):
-            if _provider(own.get(kind, known[kind])) != _provider(known[kind]):
-                known.pop(f"{kind}_base_url", None)  # the other provider is not at this address
-        try:
-            found[name] = Models(*fill([LLMOptions, EditorOptions], known | own, "swaps"))
-        except UserError as error:
-            raise UserError(f"`swaps` {name}: {error}") from error
-    return found
-
-
-def parse_budget(budget: str) -> tuple[str, float, float, float]:
-    """Return the kind of a budget, its amount, and dollars per LLM call and per image.
+def parse_budget(budget: str) -> tuple[float, tuple[float, float, float]]:
+    """Return the amount of a budget, and how much of it a sample, an LLM call and an image take.
 
     Example:
         >>> parse_budget("usd=5@0.0005+0.04")
-        ('usd', 5.0, 0.0005, 0.04)
+        (5.0, (0, 0.0005, 0.04))
     """
-    if budget == "all":
-        return "all", 1.0, 0.0, 0.0
-    match = re.fullmatch(r"(samples|calls)=([\d.]+)|(usd)=([\d.]+)@([\d.]+)\+([\d.]+)", budget)
+    match = re.fullmatch(r"all|(samples|calls)=([\d.]+)|usd=([\d.]+)@([\d.]+)\+([\d.]+)", budget)
     if match is None:
         raise UserError(
             f"`budgets` has {budget!r}; give all, samples=N, calls=N, or usd=N@A+B, such as usd=5@0.0005+0."
         )
-    if match[1]:
-        return match[1], float(match[2]), 0.0, 0.0
-    return "usd", float(match[4]), float(match[5]), float(match[6])
-
-
-def _dataset(name: str, options: StudyOptions, pairs: StudyPairsOptions) -> DataOptions:
-    if pairs.pairs is not None and options.size is not None:
-        raise UserError(
-            f"`size` {options.size} is one of the toy world, but `pairs` names {pairs.pairs}; leave one out."
-        )
-    if pairs.pairs is not None and options.model.startswith("world/") and not _is_world(pairs.pairs):
-        raise UserError(
-            f"`model` {options.model} knows the toy world alone, and `pairs` names {pairs.pairs}; name the retriever "
-            "to train."
-        )
-    size = OWN_DATA if pairs.pairs is not None else SIZES[options.size or "small"]
-    own = (tuple(options.records), tuple(options.near_misses), options.max_queries or size.max_queries, options.paper)
-    return DataOptions(name, pairs, size, options.model, *own)
-
-
-def _is_world(pairs: str) -> bool:
-    from repair_hf.toyworld.corpus import is_world
-
-    return is_world(pairs)
-
-
-def _check_named(option: str, name: str, own: Any, example: str) -> None:
-    if not re.fullmatch(r"\w[\w.-]*", name):
-        raise UserError(f"`{option}` has {name!r}, which cannot be a folder's name; use letters, digits and dashes.")
-    if not isinstance(own, Mapping):
-        raise UserError(f"`{option}` {name} has {own!r}; give its options by name, such as `{example}`.")
-    if option == "datasets":
-        known = [*fields_of(PairsOptions), *OWN]
-        if unknown := [each for each in own if each not in known]:
-            raise UserError(f"`datasets` {name} has `{unknown[0]}`; a dataset may have {', '.join(known)}.")
-
-
-def _provider(id: str) -> str:
-    return id.removeprefix("litellm:").partition("/")[0]
+    kind, count, dollars, per_call, per_image = match.groups()
+    if dollars:
+        return float(dollars), (0, float(per_call), float(per_image))
+    return (float(count), (1, 0, 0) if kind == "samples" else (0, 1, 1)) if kind else (math.inf, (0, 0, 0))

@@ -18,9 +18,10 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from repair_hf.study.methods.method import Method, RepairVariant
-from repair_hf.study.results import BASE, Cell, Row, Settings
+from repair_hf.study.methods.method import Method
+from repair_hf.study.results import BASE, Cell, Row
 from repair_hf.study.setting import Setting, StudyData
 
 PLAIN, TUNING_SEEDS = "vanilla", 2
@@ -31,17 +32,28 @@ SCORED = ("i2t_R@1", "t2i_R@1", "i2t_truth", "t2i_truth")  # both measures, in b
 class Arm:
     """A row of the tables; rows of results, one of each seed."""
 
-    data: str
-    method: str
-    settings: Settings
     rows: Sequence[Row]
     same_steps: Sequence[Row]  # plain training of as many steps
     same_compute: Sequence[Row]  # plain training that encodes as much
 
     @property
+    def cell(self) -> Cell:
+        """The cell of the first seed."""
+        return self.rows[0].cell
+
+    @property
     def ratio(self) -> float:
         """Steps of `same_compute` divided by those of `same_steps`."""
-        return self.same_compute[0].cell.settings.epochs / self.same_steps[0].cell.settings.epochs
+        return self.same_compute[0].cell.epochs / self.same_steps[0].cell.epochs
+
+
+@dataclass(frozen=True)
+class Space:
+    """The values that are compared, or tried by `tune`."""
+
+    learning_rates: Sequence[float]
+    epochs: Sequence[float]
+    grid_weights: Sequence[float]
 
 
 class Plan:
@@ -54,7 +66,7 @@ class Plan:
 
     Attributes:
         missing: After `arms`, the cells that are still to be run, in order.
-        tried: After `arms`, the rows on the validation split, by the method and loss that they were tuned for.
+        tried: After `arms`, the rows on the validation split.
         left_out: Methods without training data, with the reason; to be filled by who runs the cells.
     """
 
@@ -62,7 +74,7 @@ class Plan:
         self.setting, self.options, self.find = setting, setting.options, find
         self.wanted = list(dict.fromkeys([PLAIN, *wanted]))
         self.missing: dict[Cell, None] = {}
-        self.tried: dict[tuple[str, str], list[Row]] = {}
+        self.tried: dict[Cell, Row] = {}
         self.left_out: dict[tuple[str, str], str] = {}  # by dataset and method
 
     def arms(self) -> list[Arm]:
@@ -71,10 +83,9 @@ class Plan:
         found = []
         for data in self.setting.datasets.values():
             self.base(data)
-            for name in self.wanted:
-                method = self.setting.methods[name]
+            for method in map(self.setting.methods.__getitem__, self.wanted):
                 if not self._is_left_out(data, method) and not self.setting.lacks(method, data):
-                    arms = [self._arm(data, method, settings) for settings in self._all_settings(data, method)]
+                    arms = [self._arm(cell, self._space(data)) for cell in self._cells(data, method)]
                     found += [arm for arm in arms if arm is not None]
         return found
 
@@ -84,113 +95,102 @@ class Plan:
 
     def _is_left_out(self, data: StudyData, method: Method) -> bool:
         """Return whether a method, or the one whose settings it would take, has no data."""
-        needed = (method.name, method.tuned_as) if self.options.tune else (method.name,)
-        for name in needed:
+        for name in (method.name, method.tuned_as if self.options.tune else ""):
             if reason := self.left_out.get((data.name, name)):
                 self.left_out.setdefault((data.name, method.name), reason)
                 return True
         return False
 
-    def _arm(self, data: StudyData, method: Method, settings: Settings) -> Arm | None:
-        rows = self._seeds(data, method, settings)
-        plain = self.setting.methods[PLAIN]
-        steps = self._plain(data, settings.epochs)
-        same_steps = steps and self._seeds(data, plain, steps)
+    def _arm(self, cell: Cell, space: Space) -> Arm | None:
+        rows, same_steps = self._seeds(cell), self._plain(cell, space, 1.0)
         if not rows or not same_steps:
             return None
         ratio = compute_ratio(rows[0].values, same_steps[0].values)
-        compute = self._plain(data, ratio * settings.epochs)
-        same_compute = compute and self._seeds(data, plain, compute)
-        return Arm(data.name, method.name, settings, rows, same_steps, same_compute) if same_compute else None
+        same_compute = self._plain(cell, space, ratio)
+        return Arm(rows, same_steps, same_compute) if same_compute else None
 
-    def _seeds(self, data: StudyData, method: Method, settings: Settings) -> list[Row] | None:
-        split = self.options.test_split
-        return self._need([Cell(data.name, method.name, split, seed, settings) for seed in range(self.options.seeds)])
+    def _plain(self, cell: Cell, space: Space, ratio: float) -> list[Row] | None:
+        """Return plain training that is `ratio` times as long as a cell."""
+        rate, epochs = space.learning_rates[0], ratio * cell.epochs
+        plain = Cell(cell.data, PLAIN, cell.split, learning_rate=rate, epochs=epochs)
+        tuned = self._tuned(plain, replace(space, epochs=[epochs])) if self.options.tune else plain
+        return self._seeds(tuned) if tuned else None
+
+    def _seeds(self, cell: Cell) -> list[Row] | None:
+        return self._need([replace(cell, seed=seed) for seed in range(self.options.seeds)])
 
     def _need(self, cells: Sequence[Cell]) -> list[Row] | None:
         """Return the rows of some cells; None if any is missing, which is noted."""
-        rows = [self.find(cell) for cell in cells]
-        self.missing |= {cell: None for cell, row in zip(cells, rows, strict=True) if row is None}
-        found = [row for row in rows if row is not None]
+        rows = {cell: self.find(cell) for cell in cells}
+        self.missing |= {cell: None for cell, row in rows.items() if row is None}
+        found = [row for row in rows.values() if row is not None]
         return found if len(found) == len(cells) else None
 
-    def _all_settings(self, data: StudyData, method: Method) -> Iterator[Settings]:
-        """Yield the settings of a method's arms, as far as they are known."""
-        for start in self._starts(data, method):
-            for settings in self._chosen(data, method, start):
-                for budget in (self.options.budgets or ["all"]) if method.makes_data else ["all"]:
-                    yield replace(settings, budget=budget)
+    def _space(self, data: StudyData) -> Space:
+        """Return the values that were named; by default those of the data's size, of which tuning tries all."""
+        named, count = self.options, None if self.options.tune else 1
+        return Space(
+            named.learning_rates or data.size.learning_rates[:count],
+            named.epochs or data.size.epochs[:count],
+            named.grid_weights or data.size.grid_weights[:count],
+        )
 
-    def _starts(self, data: StudyData, method: Method) -> Iterator[Settings]:
-        """Yield each fill and loss of a method, with the first learning rate, epochs and weight."""
-        own, losses, fills = self.options, [method.loss if method.makes_data else ""], [method.fill]
+    def _cells(self, data: StudyData, method: Method) -> Iterator[Cell]:
+        """Yield the first seed's cell of each arm of a method, as far as its settings are known."""
+        options, space = self.options, self._space(data)
+        losses, fills = [method.loss if method.makes_data else ""], [method.fill]
         if method.objective is None and method.makes_data:
-            losses = own.losses or losses
-        if isinstance(method, RepairVariant) and len(method.directions) == 2 and method.own_fill is None:
-            fills = own.fills or fills
-        space = self._space(data)
+            losses = options.losses or losses
+        if method.fill and len(method.directions) == 2 and method.own_fill is None:
+            fills = options.fills or fills
         for fill, loss in itertools.product(fills, losses):
-            weight = space["grid_weights"][0] if loss in ("grid", "both") else 0.0
-            yield Settings(space["learning_rates"][0], space["epochs"][0], fill, loss, weight)
+            start = _first(Cell(data.name, method.name, options.test_split), fill, loss, space)
+            if options.tune:
+                cells = list(filter(None, [self._tuned(start, space)]))
+            else:
+                weights = space.grid_weights if start.grid_weight else [0.0]
+                cells = _each(start, learning_rate=space.learning_rates, epochs=space.epochs, grid_weight=weights)
+            for cell in cells:
+                yield from _each(cell, budget=options.budgets if options.budgets and method.makes_data else ["all"])
 
-    def _space(self, data: StudyData) -> Mapping[str, Sequence[float]]:
-        names = ("learning_rates", "epochs", "grid_weights")
-        return {name: getattr(self.options, name) or getattr(data.options.size, name) for name in names}
-
-    def _chosen(self, data: StudyData, method: Method, start: Settings) -> list[Settings]:
-        """Return the settings of a method with a fill and a loss: the tuned ones, or each that was named."""
-        if self.options.tune:
-            found = self._tuned(data, method, start, self._space(data))
-            return [found] if found else []
-        names = {"learning_rate": "learning_rates", "epochs": "epochs", "grid_weight": "grid_weights"}
-        values = [
-            getattr(self.options, option)
-            if getattr(self.options, option) and getattr(start, name)
-            else [getattr(start, name)]
-            for name, option in names.items()
-        ]
-        return [replace(start, **dict(zip(names, each, strict=True))) for each in itertools.product(*values)]
-
-    def _plain(self, data: StudyData, epochs: float) -> Settings | None:
-        """Return the settings of plain training of some length."""
-        plain, space = self.setting.methods[PLAIN], self._space(data)
-        if not self.options.tune:
-            return Settings(space["learning_rates"][0], epochs)
-        start = Settings(space["learning_rates"][0], epochs)
-        return self._tuned(data, plain, start, {**space, "epochs": [epochs]})
-
-    def _tuned(
-        self, data: StudyData, method: Method, start: Settings, space: Mapping[str, Sequence[float]]
-    ) -> Settings | None:
-        """Choose settings on the validation split; None if cells are missing."""
-        as_method = self.setting.methods[method.tuned_as]
-        first = start
-        if as_method is not method:
-            first = replace(start, fill=as_method.fill, loss=as_method.loss, grid_weight=0.0)
-            if as_method.loss in ("grid", "both"):
-                first = replace(first, grid_weight=space["grid_weights"][0])
-        lengths = itertools.product(space["learning_rates"], space["epochs"])
-        points = [replace(first, learning_rate=rate, epochs=epochs) for rate, epochs in lengths]
-        best = self._best(data, as_method, points)
+    def _tuned(self, start: Cell, space: Space) -> Cell | None:
+        """Choose the settings of a cell on the validation split; None if cells are missing."""
+        method = self.setting.methods[self.setting.methods[start.method].tuned_as or start.method]
+        first = replace(start, method=method.name, split=self.options.validation_split)
+        if method.name != start.method:
+            first = _first(first, method.fill, method.loss, space)
+        best = self._best(_each(first, learning_rate=space.learning_rates, epochs=space.epochs))
         if best is not None and best.grid_weight:
-            best = self._best(data, as_method, [replace(best, grid_weight=weight) for weight in space["grid_weights"]])
+            best = self._best(_each(best, grid_weight=space.grid_weights))
         if best is None:
             return None
         weight = 0.0 if not start.grid_weight else best.grid_weight or start.grid_weight
-        return replace(best, fill=start.fill, loss=start.loss, grid_weight=weight)
+        return replace(start, learning_rate=best.learning_rate, epochs=best.epochs, grid_weight=weight)
 
-    def _best(self, data: StudyData, method: Method, points: Sequence[Settings]) -> Settings | None:
-        if len(points) == 1:
-            return points[0]
-        split, found = self.options.validation_split, {}
-        for point in points:
-            found[point] = self._need([Cell(data.name, method.name, split, n, point) for n in range(TUNING_SEEDS)])
-        if None in found.values():
-            return None
-        key = data.name, f"{method.name} {points[0].fill} {points[0].loss}"
-        for rows in found.values():
-            self.tried.setdefault(key, []).extend(row for row in rows or [] if row not in self.tried.get(key, []))
-        return max(points, key=lambda point: statistics.fmean(score(row) for row in found[point] or []))
+    def _best(self, cells: Sequence[Cell]) -> Cell | None:
+        if len(cells) == 1:
+            return cells[0]
+        found = {cell: self._need([replace(cell, seed=seed) for seed in range(TUNING_SEEDS)]) for cell in cells}
+        scores = {}
+        for cell, rows in found.items():
+            if rows is None or None in found.values():
+                return None
+            self.tried |= {row.cell: row for row in rows}
+            scores[cell] = statistics.fmean(map(score, rows))
+        return max(scores, key=scores.__getitem__)
+
+
+def _first(cell: Cell, fill: str, loss: str, space: Space) -> Cell:
+    """Return a cell with a fill and a loss, and the first of all values."""
+    weight = space.grid_weights[0] if loss in ("grid", "both") else 0.0
+    rate, epochs = space.learning_rates[0], space.epochs[0]
+    return replace(cell, learning_rate=rate, epochs=epochs, fill=fill, loss=loss, grid_weight=weight)
+
+
+def _each(cell: Cell, **values: Sequence[Any]) -> list[Cell]:
+    """Return a cell with each combination of some values."""
+    chosen = (dict[str, Any](zip(values, each, strict=True)) for each in itertools.product(*values.values()))
+    return [replace(cell, **each) for each in chosen]
 
 
 def score(row: Row) -> float:

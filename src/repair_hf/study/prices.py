@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,10 +19,9 @@ from repair_hf.llm.ledger_file import paid_by
 from repair_hf.llm.tokens import count_tokens, text_tokens
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
-from repair_hf.study.methods.method import Baseline, Maker, Method, RepairVariant
-from repair_hf.study.options import Models
+from repair_hf.study.methods.method import Maker, Method
 from repair_hf.study.plan import Plan
-from repair_hf.study.setting import Setting, StudyData
+from repair_hf.study.setting import Models, Setting, StudyData
 from repair_hf.synthesis.estimate import Rehearsal, estimate_run, rehearse
 from repair_hf.synthesis.models import find_editor, find_llm, prompts_of
 from repair_hf.synthesis.options import RepairOptions, SynthesisOptions
@@ -31,6 +30,8 @@ from repair_hf.toyworld.corpus import CAPTIONS, build_world
 
 SAMPLE = 24  # captions and images that tokens are counted on
 HEADS = ("method", "LLM calls", "images", "K tokens in", "K out", "dollars")
+
+Asked = dict[str, tuple[Models, StageCost]]  # by what is asked: methods that ask the same have the same key
 
 
 class Prices:
@@ -46,70 +47,58 @@ class Prices:
             self._folder = tempfile.TemporaryDirectory()
             self.sample = load_pairs(build_world(self._folder.name, splits={"train": SAMPLE}))
 
-    def of(self, method: Method) -> dict[str, tuple[Models, Estimate]]:
-        """Price what a method asks: by prompt, by maker's images, or by the folder of its records."""
-        models = self.setting.models_of(method)
-        if isinstance(method, Baseline):
-            makers = method.parts.values()
-            return {name: (models, each) for maker in makers for name, each in self._maker(maker, models).items()}
-        if self.setting.takes_records(method, self.data):
-            return {}
-        return {method.product: (models, self._repair(method, models))}
+    def of(self, names: Sequence[str]) -> Asked:
+        """Price what methods ask; what several share counts once."""
+        found: Asked = {}
+        for method in map(self.setting.methods.__getitem__, names):
+            models = self.setting.models[method.swap]
+            asked = self._repair(method, models) if method.fill else {}
+            for maker in method.parts.values():
+                asked |= self._maker(maker, models)
+            for name, (_, cost) in asked.items():
+                if name not in found or cost.llm_calls >= found[name][1].llm_calls:
+                    found[name] = models, cost
+        return found
 
-    def together(self, wanted: Sequence[str]) -> list[tuple[Models, Estimate]]:
-        """Price methods together: what several share counts once, and so does what a variant takes from `repair`."""
-        found: dict[str, tuple[Models, Estimate]] = {}
-        methods = [self.setting.methods[name] for name in wanted]
-        has_repair = any(isinstance(method, RepairVariant) and method.product == "repair" for method in methods)
-        for method in methods:
-            for name, (models, requests) in self.of(method).items():
-                if has_repair and isinstance(method, RepairVariant) and name != "repair":
-                    requests = self._new(method, models, requests)
-                known = found.get(name, (models, Estimate()))[1]
-                if requests.llm_calls + requests.image_calls >= known.llm_calls + known.image_calls:
-                    found[name] = models, requests
-        return list(found.values())
-
-    def _new(self, variant: RepairVariant, models: Models, requests: Estimate) -> Estimate:
-        """Return the requests of a variant that `repair` has not made: another editor asks for images alone."""
-        if variant.swap and models.llm == self.setting.models[None].llm:
-            return Estimate(tuple(stage for stage in requests.stages if stage.image_calls))
-        return requests if variant.mine or variant.swap or "audited" in variant.synthesize else Estimate()
-
-    def _maker(self, maker: Maker, models: Models) -> dict[str, Estimate]:
+    def _maker(self, maker: Maker, models: Models) -> Asked:
         token_price, image_price = prices_of(models)
         found = {}
         for prompt, times in maker.asks.items():
             calls = times * self.captions
             asked, answered = (calls * each for each in self._tokens(prompt))
-            price = None if token_price is None else asked * token_price[0] + answered * token_price[1]
-            found[prompt] = Estimate((StageCost(prompt, "i2t", calls, 0, asked, answered, price),))
-        count = (maker.edits + maker.draws) * self.captions
-        price = 0.0 if not count else None if image_price is None else count * image_price
-        return found | {f"{maker.name}, images": Estimate((StageCost("edit", "t2i", 0, count, 0, 0, price),))}
+            price = asked * token_price[0] + answered * token_price[1] if token_price else None
+            found[prompt] = models, StageCost(prompt, "i2t", calls, 0, asked, answered, price)
+        if count := (maker.edits + maker.draws) * self.captions:
+            price = None if image_price is None else count * image_price
+            found[f"{maker.name}, images"] = models, StageCost("edit", "t2i", 0, count, 0, 0, price)
+        return found
 
     @cache  # noqa: B019
     def _tokens(self, prompt: str) -> tuple[float, float]:
         """Tokens of a request and of its answer, which is about as long as the caption."""
         rows, llm = range(min(SAMPLE, len(self.sample))), self.setting.models[None].llm
-        sources = SourceImages(self.sample.images)
+        sources, prompts, name = SourceImages(self.sample.images), prompts_of(llm), find_llm(llm)[1]
         texts = [self.sample.captions[row]["caption"] for row in rows]
         urls = [sources.url(int(self.sample.caption_image[row])) for row in rows]
-        chats = [
-            prompts_of(llm).chat(prompt, caption=text, source_image=url) for text, url in zip(texts, urls, strict=True)
-        ]
-        asked = [count_tokens(find_llm(llm)[1], chat) for chat in chats]
-        return sum(asked) / len(asked), sum(map(text_tokens, texts)) / len(texts)
+        chats = [prompts.chat(prompt, caption=text, source_image=url) for text, url in zip(texts, urls, strict=True)]
+        return sum(count_tokens(name, chat) for chat in chats) / len(rows), sum(map(text_tokens, texts)) / len(rows)
 
-    def _repair(self, variant: RepairVariant, models: Models) -> Estimate:
-        mining = self.setting.mining(self.data)
+    def _repair(self, method: Method, models: Models) -> Asked:
+        if self.setting.takes_records(method, self.data):
+            return {}
+        mining = self.setting.mining(method, self.data)
         most = mining["max_queries"] or self.captions
         counts = {"i2t": min(self.images, most) * mining["d_i2t"], "t2i": min(self.captions, most) * mining["d_t2i"]}
-        counts = {way: count for way, count in counts.items() if way in variant.directions}
-        options = SynthesisOptions(**RepairOptions(**variant.synthesize).as_keywords())
+        counts = {way: count for way, count in counts.items() if way in method.directions}
+        options = SynthesisOptions(**RepairOptions(**method.synthesize).as_keywords())
         token_price, image_price = prices_of(models)
         rehearsal = self._rehearsal(find_llm(models.llm)[1], options.audited, models.llm.prompts)
-        return estimate_run(rehearsal, counts, options, price=token_price, image_price=image_price)
+        estimate = estimate_run(rehearsal, counts, options, price=token_price, image_price=image_price)
+        asks = f"{method.mine} {options.audited} {models.llm}"  # another editor asks for images alone
+        return {
+            f"{asks} {cost.stage} {cost.direction} {models.editor if cost.image_calls else ''}": (models, cost)
+            for cost in estimate.stages
+        }
 
     @cache  # noqa: B019
     def _rehearsal(self, model: str, audited: bool, _: str | None) -> Rehearsal:
@@ -132,17 +121,20 @@ def prices_of(models: Models) -> tuple[tuple[float, float] | None, float | None]
     )
 
 
+def total(asked: Asked) -> Estimate:
+    return Estimate(tuple(cost for _, cost in asked.values()))
+
+
 def price_table(prices: Prices, wanted: Sequence[str]) -> tuple[list[tuple[str, ...]], list[Item]]:
     """Return the rows of a table with `HEADS`, the last for all methods together, and the items of the whole price."""
-    asked = prices.together(wanted)
-    needs = {name: [each for _, each in prices.of(prices.setting.methods[name]).values()] for name in wanted}
-    rows = []
-    for name, parts in (needs | {"all together": [each for _, each in asked]}).items():
-        one = sum(parts, Estimate())
+    together, rows = prices.of(wanted), []
+    each: Mapping[str, Asked] = {name: prices.of([name]) for name in wanted}
+    for name, asked in {**each, "all together": together}.items():
+        one = total(asked)
         tokens = (f"{count / 1000:,.0f}" for count in (one.prompt_tokens, one.completion_tokens))
         rows.append((name, f"{one.llm_calls:,.0f}", f"{one.image_calls:,.0f}", *tokens, format_dollars(one.dollars)))
-    items = [item for models, each in asked for item in items_of(each, models.llm, models.editor) if item.number]
-    return rows, sorted(items, key=lambda item: item.kind)
+    items = [item for (llm, editor), cost in together.values() for item in items_of(Estimate((cost,)), llm, editor)]
+    return rows, sorted((item for item in items if item.number), key=lambda item: item.kind)
 
 
 def price_notes(setting: Setting, wanted: Sequence[str], items: Sequence[Item]) -> list[str]:
@@ -154,33 +146,30 @@ def price_notes(setting: Setting, wanted: Sequence[str], items: Sequence[Item]) 
         lines.append(
             f"{setting.output} holds {answers:,} answers, for {format_dollars(spent)}; they are not paid again."
         )
-    return [*lines, *_training_time(setting, wanted), whole_price(items)]
+    plan = Plan(setting, wanted, lambda cell: None)
+    plan.arms()
+    for data in setting.datasets.values():
+        lengths = [cell.epochs for cell in plan.missing if cell.data == data.name and cell.epochs]
+        if data.world is None and lengths:
+            lines.append(f"{data.name}: {len(lengths):,} trainings or more; {_time(setting, data, lengths)}.")
+    return [*lines, whole_price(items)]
 
 
-def _training_time(setting: Setting, wanted: Sequence[str]) -> list[str]:
-    """Measure a step of plain training of each dataset that is there, and multiply."""
+def _time(setting: Setting, data: StudyData, lengths: Sequence[float]) -> str:
+    """Measure a step of plain training, and multiply."""
     from repair_hf.training.config import RepairConfig
     from repair_hf.training.report import measure_step
     from repair_hf.training.trainer import RepairTrainer
 
-    lines = []
-    plan = Plan(setting, wanted, lambda cell: None)
-    plan.arms()
-    for data in setting.datasets.values():
-        cells = [cell for cell in plan.missing if cell.data == data.name and cell.settings.epochs]
-        if data.world is not None or not cells:
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                config = RepairConfig(output_dir=folder, **setting.training(data))
-                trainer = RepairTrainer(data.retriever(), config, data.pairs)
-                steps = sum(math.ceil(cell.settings.epochs * trainer.sampler.batches) for cell in cells)
-                seconds = measure_step(trainer)["seconds"]
-            except UserError as error:  # such as mixed precision without a GPU
-                lines.append(f"{data.name}: {len(cells):,} trainings or more; no step could be measured here: {error}")
-                continue
-        lines.append(
-            f"{data.name}: {len(cells):,} trainings of {steps:,} steps in all, or more. A step of plain training "
-            f"takes {seconds:.2f} s here (measured): at least {span(seconds * steps / 60)}; edits make steps longer."
-        )
-    return lines
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            config = RepairConfig(output_dir=folder, **setting.training(data))
+            trainer = RepairTrainer(data.retriever(), config, data.pairs)
+            steps = sum(math.ceil(epochs * trainer.sampler.batches) for epochs in lengths)
+            seconds = measure_step(trainer)["seconds"]
+        except UserError as error:  # such as mixed precision without a GPU
+            return f"no step could be measured here: {error}"
+    return (
+        f"they take {steps:,} steps in all. A step of plain training takes {seconds:.2f} s here (measured): at least "
+        f"{span(seconds * steps / 60)}; edits make steps longer"
+    )

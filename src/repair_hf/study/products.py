@@ -8,10 +8,11 @@ once.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from repair_hf.runtime.options import changed
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
 from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.methods.method import Maker, Method, RepairVariant
+from repair_hf.study.methods.method import Maker, Method
 from repair_hf.study.methods.samples import DROPPED, SAMPLES
 from repair_hf.study.options import parse_budget
 from repair_hf.study.setting import NEAR_MISSES, Setting, StudyData
@@ -62,8 +63,7 @@ class Products:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self._made: dict[Any, Product] = {}
-        self._cases: dict[tuple[str, str], list[Cases]] = {}
+        self._made: dict[tuple[str, str], Product] = {}
 
     def of(self, method: Method, data: StudyData, *, waits: bool = True) -> dict[str, Product]:
         """Return what a method trains on beside the pairs, by part; RePair and its variants have one part, `records`.
@@ -74,46 +74,54 @@ class Products:
             BatchesOpen: If answers will come with a batch.
             filelock.Timeout: If another process makes it, unless this one `waits`.
         """
-        if isinstance(method, RepairVariant):
-            return {"records": self._once(method.product, data, partial(self._records, method, data), waits)}
-        return {
-            part: self._once(maker.name, data, partial(self._samples, maker, data), waits)
-            for part, maker in method.parts.items()
-        }
+        wanted: dict[str, tuple[str, Any]] = {}
+        if method.fill:
+            wanted["records"] = method.product, partial(self._records, method)
+        for part, maker in method.parts.items():
+            wanted[part] = maker.name, partial(self._samples, maker)
+        for name, make in wanted.values():
+            if (data.name, name) not in self._made:
+                with self.setting.lock(f"{data.name}--{name}", waits=waits):
+                    self._made[data.name, name] = make(data)
+        return {part: self._made[data.name, name] for part, (name, _) in wanted.items()}
 
+    @cache  # noqa: B019
     def near_misses(self, data: StudyData, split: str) -> list[Cases]:
         """Return the near misses of a split: those that were given, or in a toy world those that this makes there."""
-        if (data.name, split) not in self._cases:
-            self._cases[data.name, split] = self._near_misses(data, split)
-        return self._cases[data.name, split]
+        options, pairs = self.setting.options, data.held_out(split)
+        if data.options.near_misses:
+            return load_near_misses(list(data.options.near_misses), pairs) if split == options.test_split else []
+        if data.world is None:
+            return []
+        folder, model = data.folder / f"near-misses-{split}", data.options.model
+        with self.setting.lock(f"{data.name}--near-misses-{split}"):
+            most = min(NEAR_MISSES, data.max_queries or NEAR_MISSES)
+            mined = mine(model, pairs, output=folder / "failures", max_queries=most, d_i2t=1, cache_images=True)
+            failures = mined.select(np.flatnonzero(np.array(mined["gt_rank"]) > 1))
+            exact: dict[str, Any] = {"llm": ORACLE, "editor": "world", "candidates": 1, "ledger": options.output}
+            records = synthesize(failures, pairs, model, output=folder / "records", embed_source_images=False, **exact)
+        return load_near_misses(records, pairs)
 
-    def _once(self, name: str, data: StudyData, make: Any, waits: bool) -> Product:
-        if (data.name, name) not in self._made:
-            with self.setting.lock(f"{data.name}--{name}", waits=waits):
-                self._made[data.name, name] = make()
-        return self._made[data.name, name]
-
-    def _records(self, variant: RepairVariant, data: StudyData) -> Product:
+    def _records(self, method: Method, data: StudyData) -> Product:
         """Mine and repair, or take the records that were given."""
-        if self.setting.takes_records(variant, data):
+        if self.setting.takes_records(method, data):
             folders, records = [Path(place) for place in data.options.records], data.records
         else:
-            folders = [data.folder / variant.product]
-            records = self._repair(variant, data, folders[0])
+            folders = [data.folder / method.product]
+            records = self._repair(method, data, folders[0])
         return Product(records, int(has_edit(records).sum()), *cost_of(folders))
 
-    def _repair(self, variant: RepairVariant, data: StudyData, folder: Path) -> Dataset:
-        models, pairs, model = self.setting.models_of(variant), data.pairs, data.options.model
+    def _repair(self, method: Method, data: StudyData, folder: Path) -> Dataset:
+        (llm, editor), pairs, model = self.setting.models[method.swap], data.pairs, data.options.model
         self._take_over(data)
-        wanted = self.setting.mining(data) | dict(variant.mine)
-        name = f"failures-{'-'.join(variant.mine.values()) or 'best'}"  # variants share them
+        name = f"failures-{'-'.join(method.mine.values()) or 'best'}"  # variants share them
         with self.setting.lock(f"{data.name}--{name}"):
+            wanted = self.setting.mining(method, data)
             failures = mine(model, pairs, output=data.folder / name, cache_images=True, **wanted)
-        if len(variant.directions) == 1:
-            directions = np.array(failures["direction"])
-            failures = failures.select(np.flatnonzero(np.isin(directions, variant.directions)))
-        options = changed(models.llm) | changed(models.editor) | dict(variant.synthesize)
-        required = {"llm": models.llm.llm, "editor": models.editor.editor, "output": folder}
+        if len(method.directions) == 1:
+            failures = failures.select(np.flatnonzero(np.isin(failures["direction"][:], method.directions)))
+        options = changed(llm) | changed(editor) | dict(method.synthesize)
+        required = {"llm": llm.llm, "editor": editor.editor, "output": folder}
         try:
             return synthesize(failures, pairs, model, embed_source_images=False, **options | required)
         except NothingRepaired as error:  # the study leaves the method out and goes on
@@ -140,7 +148,7 @@ class Products:
         llm = models.llm if maker.asks else replace(models.llm, **none)
         with open_ledger(llm, folder) as ledger:
             chat = open_chat(llm, ledger)
-            editor = open_editor(models.editor, models.llm) if maker.makes_images else None
+            editor = open_editor(models.editor, models.llm) if "editor" in maker.means else None
             context = MakerContext(data.pairs, data.base, chat, editor, spacy_model=self.setting.spacy_model)
             rows = asyncio.run(make_samples(maker, context))
         samples = build(rows, folder / SAMPLES_FILE, SAMPLES)
@@ -174,26 +182,6 @@ class Products:
         }
         return Stage("study", folder, [value for name, value in used.items() if name in maker.means], inputs)
 
-    def _near_misses(self, data: StudyData, split: str) -> list[Cases]:
-        options, pairs = self.setting.options, data.held_out(split)
-        if data.options.near_misses:
-            return load_near_misses(list(data.options.near_misses), pairs) if split == options.test_split else []
-        if data.world is None:
-            return []
-        folder, model = data.folder / f"near-misses-{split}", data.options.model
-        with self.setting.lock(f"{data.name}--near-misses-{split}"):
-            most = min(NEAR_MISSES, data.options.max_queries or NEAR_MISSES)
-            mined = mine(model, pairs, output=folder / "failures", max_queries=most, d_i2t=1, cache_images=True)
-            failures = mined.select(np.flatnonzero(np.array(mined["gt_rank"]) > 1))
-            exact: dict[str, Any] = {
-                "llm": ORACLE,
-                "editor": "world",
-                "candidates": 1,
-                "ledger": self.setting.options.output,
-            }
-            records = synthesize(failures, pairs, model, output=folder / "records", embed_source_images=False, **exact)
-        return load_near_misses(records, pairs)
-
 
 async def make_samples(maker: Maker, context: MakerContext) -> list[dict[str, Any]]:
     await context.chat.collect()
@@ -220,18 +208,15 @@ def cost_of(folders: Sequence[Path]) -> tuple[int | None, int | None, float | No
     """
     if not all((folder / "summary.json").is_file() for folder in folders):
         return None, None, None
-    summaries = [read_json(folder / "summary.json", needs=("llm", "paid", "images")) for folder in folders]
-    uses = [use for summary in summaries for use in summary["llm"]]
-    made = [summary["images"] for summary in summaries]
-    texts = sum(use["dollars"] + use["dollars_saved"] for use in uses)
-    is_known = not any(use["unpriced"] for summary in summaries for use in summary["paid"])
-    dollars = [each.get("dollars") for each in made]  # earlier versions did not write it
-    known = is_known and None not in dollars
-    return (
-        sum(use["calls"] + use["replayed"] for use in uses),
-        sum(each["made"] + each["found"] for each in made),
-        texts + sum(dollars) if known else None,
-    )
+    calls, images, dollars = 0, 0, 0.0
+    for folder in folders:
+        summary = read_json(folder / "summary.json", needs=("llm", "paid", "images"))
+        made, is_unpriced = summary["images"], any(use["unpriced"] for use in summary["paid"])
+        calls += sum(use["calls"] + use["replayed"] for use in summary["llm"])
+        images += made["made"] + made["found"]
+        dollars += sum(use["dollars"] + use["dollars_saved"] for use in summary["llm"])
+        dollars += math.nan if is_unpriced else made.get("dollars", math.nan)  # earlier versions did not write it
+    return calls, images, None if math.isnan(dollars) else dollars
 
 
 def share_of(budget: str, products: Sequence[Product]) -> float:
@@ -240,12 +225,11 @@ def share_of(budget: str, products: Sequence[Product]) -> float:
     Raises:
         NoRecords: If what the data cost is unknown.
     """
-    kind, amount, per_call, per_image = parse_budget(budget)
-    if kind == "all":
-        return 1.0
-    if kind != "samples" and any(each.llm_calls is None for each in products):
-        raise NoRecords(f"the budget {budget} needs what the records cost, which is unknown")
-    samples = sum(each.samples for each in products)
-    calls, images = sum(each.llm_calls or 0 for each in products), sum(each.images or 0 for each in products)
-    whole = {"samples": samples, "calls": calls + images, "usd": calls * per_call + images * per_image}[kind]
+    amount, takes = parse_budget(budget)
+    whole = 0.0
+    for each in products:
+        counts = each.samples, each.llm_calls, each.images
+        if any(count is None for one, count in zip(takes, counts, strict=True) if one):
+            raise NoRecords(f"the budget {budget} needs what the records cost, which is unknown")
+        whole += sum(one * (count or 0) for one, count in zip(takes, counts, strict=True))
     return min(1.0, amount / whole) if whole else 1.0

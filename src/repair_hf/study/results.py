@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -31,16 +30,17 @@ from repair_hf.runtime.run_folder import write_atomically
 
 BASE = "base"
 MEASURES = ("truth", "edit")  # bits of a near miss, from the lowest
-_LISTS = {name: pa.list_(pa.uint16()) for name in ("i2t_ranks", "t2i_ranks")}
-_LISTS |= {name: pa.list_(pa.uint8()) for name in ("near_i2t", "near_t2i")}
-_LISTS |= {name: pa.list_(pa.int32()) for name in ("caption_image", "near_i2t_image", "near_t2i_image")}
 MOST = 2**16 - 1  # ranks from here on count as one
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How a method is trained, and on how much of its data. Only what has an effect is set."""
+class Cell:
+    """One training run of a method, and the split it is evaluated on. Only settings that have an effect are set."""
 
+    data: str
+    method: str  # `base` for the untrained retriever
+    split: str
+    seed: int = 0
     learning_rate: float = 0.0
     epochs: float = 0.0  # passes over the training captions
     fill: str = ""  # `edits` or `paper`; empty without records
@@ -48,66 +48,53 @@ class Settings:
     grid_weight: float = 0.0  # lambda
     budget: str = "all"  # see `parse_budget`
 
-
-@dataclass(frozen=True)
-class Cell:
-    """One training run of a method, and the split it is evaluated on."""
-
-    data: str
-    method: str  # `base` for the untrained retriever
-    split: str
-    seed: int = 0
-    settings: Settings = Settings()
-
     @property
     def name(self) -> str:
-        """Name of its lock and, without the split, of its folder."""
+        """Name of its row."""
         return f"{self.run}--{self.split}"
 
     @property
     def run(self) -> str:
-        one = self.settings
-        grid = f"--weight{one.grid_weight:g}" if one.grid_weight else ""
-        how = "-".join(filter(None, (one.fill, one.loss)))
-        budget = "" if one.budget == "all" else f"--{one.budget}"
-        name = f"{self.data}--{self.method}--lr{one.learning_rate:g}--epochs{one.epochs:g}--{how}{grid}{budget}"
+        """Name of its lock and of its folder of weights."""
+        grid = f"--weight{self.grid_weight:g}" if self.grid_weight else ""
+        how = "-".join(filter(None, (self.fill, self.loss)))
+        budget = "" if self.budget == "all" else f"--{self.budget}"
+        name = f"{self.data}--{self.method}--lr{self.learning_rate:g}--epochs{self.epochs:g}--{how}{grid}{budget}"
         return f"{name}--seed{self.seed}"
 
 
+_TYPES = {"str": pa.string(), "int": pa.int32(), "float": pa.float64()}
 SCHEMA = pa.schema(
     {
-        **{name: pa.string() for name in ("data", "method", "split")},
-        "seed": pa.int32(),
-        **{each.name: pa.float64() if each.type == "float" else pa.string() for each in fields(Settings)},
-        **{name: pa.string() for name in ("options", "content", "commit")},
-        **_LISTS,
-        **{name: pa.int64() for name in ("samples", "llm_calls", "images", "samples_encoded", "steps")},
-        **{
-            name: pa.float64()
-            for name in ("dollars", "share", "items", "images_per_step", "texts_per_step", "seconds")
-        },
+        **{each.name: _TYPES[str(each.type)] for each in fields(Cell)},
+        **dict.fromkeys(("options", "content", "commit"), pa.string()),
+        **dict.fromkeys(("i2t_ranks", "t2i_ranks"), pa.list_(pa.uint16())),
+        **dict.fromkeys(("near_i2t", "near_t2i"), pa.list_(pa.uint8())),
+        **dict.fromkeys(("caption_image", "near_i2t_image", "near_t2i_image"), pa.list_(pa.int32())),
+        **dict.fromkeys(("samples", "llm_calls", "images", "samples_encoded", "steps"), pa.int64()),
+        **dict.fromkeys(("dollars", "share", "items", "images_per_step", "texts_per_step", "seconds"), pa.float64()),
     }
 )
 
 
 class Row:
-    """A finished cell."""
+    """A finished cell: the values of its columns. What is not given is null."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.values = dict(values)
-        self.cell = cell_of(values)
+    def __init__(self, cell: Cell, **values: Any) -> None:
+        self.cell = cell
+        self.values = dict.fromkeys(SCHEMA.names) | asdict(cell) | values
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
 
     @cached_property
     def ranks(self) -> dict[str, np.ndarray]:
-        return {way: np.asarray(self.values[f"{way}_ranks"], np.int64) for way in DIRECTIONS}
+        return {way: np.asarray(self[f"{way}_ranks"], np.int64) for way in DIRECTIONS}
 
     @cached_property
     def near(self) -> dict[str, np.ndarray]:
         """Whether each near miss is right, by `i2t_truth` and so on; empty without near misses."""
-        found = {way: np.asarray(self.values[f"near_{way}"] or [], np.int64) for way in DIRECTIONS}
+        found = {way: np.asarray(self[f"near_{way}"] or [], np.int64) for way in DIRECTIONS}
         return {
             f"{way}_{measure}": (bits >> place & 1).astype(bool)
             for way, bits in found.items()
@@ -126,19 +113,20 @@ class Results:
 
     def __init__(self, file: str | Path) -> None:
         self.file = Path(file)
-        self._rows: dict[Cell, Row] = {}
+        self.rows: dict[Cell, Row] = {}
         self._read_at = 0
         self.read()
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
     def read(self) -> None:
         """Read what this and other processes have added."""
         if not self.file.is_file() or (now := self.file.stat().st_mtime_ns) == self._read_at:
             return
-        self._rows = {row.cell: row for row in map(Row, self._table().to_pylist())}
-        self._read_at = now
+        try:
+            table = pq.read_table(self.file, schema=SCHEMA)
+        except (OSError, pa.ArrowInvalid, pa.ArrowTypeError, KeyError) as error:
+            raise UserError(f"{self.file} cannot be read as the results of a study ({error}); delete it.") from error
+        rows = [Row(Cell(**{each.name: one[each.name] for each in fields(Cell)}), **one) for one in table.to_pylist()]
+        self.rows, self._read_at = {row.cell: row for row in rows}, now
 
     def find(self, cell: Cell, *, options: str, content: str | None = None) -> Row | None:
         """Return a finished cell; None if there is none.
@@ -146,11 +134,9 @@ class Results:
         Raises:
             UserError: If it was made with other options, or (if `content` is given) from other data.
         """
-        row = self._rows.get(cell)
-        if row is None:
-            return None
+        row = self.rows.get(cell)
         for name, wanted in (("options", options), ("content", content)):
-            if wanted is not None and row[name] != wanted:
+            if row is not None and wanted is not None and row[name] != wanted:
                 of = "with other options" if name == "options" else "from other data or records"
                 raise UserError(
                     f"{self.file} has `{cell.method}` on `{cell.data}` made {of} (digest {row[name]}, now {wanted}). "
@@ -158,35 +144,15 @@ class Results:
                 )
         return row
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: Row) -> None:
         """Add a row to the file; one of the same cell is replaced."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(self.file.with_name(f".{self.file.name}.lock")):
             self.read()
-            self._rows[cell_of(row)] = Row(row)
-            rows = sorted((each.values for each in self._rows.values()), key=lambda each: cell_of(each).name)
-            table = pa.Table.from_pylist([{name: each.get(name) for name in SCHEMA.names} for each in rows], SCHEMA)
+            self.rows[row.cell] = row
+            rows = sorted(self.rows.values(), key=lambda each: each.cell.name)
             written = io.BytesIO()
+            table = pa.Table.from_pylist([each.values for each in rows], SCHEMA)
             pq.write_table(table, written, compression="zstd", compression_level=19)
             write_atomically(self.file, written.getvalue())
             self._read_at = self.file.stat().st_mtime_ns
-
-    def _table(self) -> pa.Table:
-        try:
-            return pq.read_table(self.file, schema=SCHEMA)
-        except (OSError, pa.ArrowInvalid, pa.ArrowTypeError, KeyError) as error:
-            raise UserError(f"{self.file} cannot be read as the results of a study ({error}); delete it.") from error
-
-
-def cell_of(row: Mapping[str, Any]) -> Cell:
-    settings = Settings(**{each.name: row[each.name] for each in fields(Settings)})
-    return Cell(row["data"], row["method"], row["split"], row["seed"], settings)
-
-
-def row_of(cell: Cell, **values: Any) -> dict[str, Any]:
-    """Return a row of the file; what is not given is null."""
-    known = {"data": cell.data, "method": cell.method, "split": cell.split, "seed": cell.seed}
-    found = dict.fromkeys(SCHEMA.names) | known | asdict(cell.settings) | values
-    for name in ("i2t_ranks", "t2i_ranks"):
-        found[name] = np.minimum(found[name], MOST).tolist()
-    return found

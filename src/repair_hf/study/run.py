@@ -1,20 +1,34 @@
-"""Run a study, from Python or from `repair-hf study`: choose methods, check what they need, run, write the tables."""
+"""Run a study, from Python or from `repair-hf study`: choose methods, check what they need, run, write the tables.
+
+The way of the data: `options` and `setting` say what is compared; `plan` which cells that takes; `products` makes what
+a method trains on, by `methods/`; `cells` trains and evaluates one method with one seed; `results` keeps the row;
+`tables` turns the rows into tables. Several processes share a study: each skips cells and data that another works on.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import shutil
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import filelock
+
 from repair_hf.analysis.report import Finding
 from repair_hf.evaluation.words import load_parser
+from repair_hf.llm.batches import BatchesOpen
+from repair_hf.records.dataset import NoRecords
 from repair_hf.runtime.options import UserError, did_you_mean, fill
-from repair_hf.study.loop import Study
-from repair_hf.study.methods.method import Baseline
+from repair_hf.study.cells import run_cell
 from repair_hf.study.methods.registry import check_installed
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
-from repair_hf.study.setting import Setting, settle
+from repair_hf.study.plan import Plan
+from repair_hf.study.products import Products
+from repair_hf.study.results import Cell, Results, Row
+from repair_hf.study.setting import Setting
 from repair_hf.study.tables import tables_of, write_page
 from repair_hf.synthesis.models import check_editor, check_llm
 
@@ -36,7 +50,7 @@ def run_study(*, output: str | Path, **options: Any) -> list[Finding]:
         RunStopped: If a ceiling is reached or a provider is down.
     """
     kinds = (StudyOptions, StudyPairsOptions, StudyLLMOptions, StudyEditorOptions)
-    setting = settle(*fill(kinds, options | {"output": str(output)}, "run_study"))
+    setting = Setting(*fill(kinds, options | {"output": str(output)}, "run_study"))
     return run_cells(setting, chosen(setting))
 
 
@@ -50,6 +64,100 @@ def run_cells(setting: Setting, wanted: list[str], tell: Callable[[str], None] =
     sections = tables_of(study.plan)
     write_page(sections, setting)
     return sections
+
+
+class Study:
+    """The cells of a study, and the file of their results.
+
+    Args:
+        setting: What is compared.
+        wanted: Names of the methods.
+        tell: Called with a line for each finished cell.
+
+    Attributes:
+        plan: Its `arms` are the finished ones.
+    """
+
+    def __init__(self, setting: Setting, wanted: list[str], tell: Callable[[str], None] = lambda line: None) -> None:
+        self.setting, self.tell, self.products = setting, tell, Products(setting)
+        self.results = Results(setting.options.results or setting.output / "results.parquet")
+        self.plan = Plan(setting, wanted, self.find)
+        self._with_provider: dict[tuple[str, str], BatchesOpen] = {}  # methods that wait for a batch, in this run
+
+    def find(self, cell: Cell) -> Row | None:
+        """Return a finished cell, checked against this study's options and, unless for a table, against its data."""
+        if cell not in self.results.rows:
+            return None
+        data, is_table = self.setting.datasets[cell.data], self.setting.options.table
+        options = self._options(cell.data, cell.method, cell.split)
+        return self.results.find(cell, options=options, content=None if is_table else data.content(cell.split))
+
+    @cache  # noqa: B019
+    def _options(self, data: str, method: str, split: str) -> str:
+        return self.setting.digest(self.setting.methods.get(method), self.setting.datasets[data], split)
+
+    def run(self) -> None:
+        """Run all cells, one after the other, until none is missing.
+
+        Raises:
+            RunStopped: If a ceiling is reached or a provider is down.
+            BatchesOpen: If answers will come with a batch; everything else is done.
+        """
+        if self.setting.models[None].llm.batch:  # all batches are with the provider before the first training
+            for data in self.setting.datasets.values():
+                for name in self.plan.wanted:
+                    self._with_data(data.name, name, partial(self.products.of, self.setting.methods[name], data))
+        while True:
+            self.results.read()
+            self.plan.arms()
+            missing = [cell for cell in self.plan.missing if (cell.data, cell.method) not in self._with_provider]
+            if not missing:
+                break
+            if not any([self._try(cell) for cell in missing]):
+                time.sleep(1)  # other processes work on all that is left
+        if self._with_provider:
+            raise BatchesOpen({run: each for stop in self._with_provider.values() for run, each in stop.open.items()})
+        self._forget_tried()
+
+    def _try(self, cell: Cell) -> bool:
+        """Run a cell unless another process does; return whether anything is known now that was not before."""
+        if (cell.data, cell.method) in self.plan.left_out:
+            return True
+        try:
+            with self.setting.lock(cell.run, waits=False):
+                self.results.read()
+                if self.find(cell) is None:
+                    self._with_data(cell.data, cell.method, partial(self._run, cell))
+        except filelock.Timeout:
+            return False
+        return True
+
+    def _with_data(self, data: str, method: str, work: Callable[[], Any]) -> None:
+        """Do what needs a method's data, and note if it has none, or waits for a batch."""
+        try:
+            work()
+        except NoRecords as error:
+            self.plan.left_out[data, method] = str(error)
+            self.tell(f"left out {method} on {data}: {error}")
+        except BatchesOpen as stop:
+            self._with_provider[data, method] = stop
+
+    def _run(self, cell: Cell) -> None:
+        row = run_cell(cell, self.setting, self.products)
+        self.results.add(row)
+        if cell.split == self.setting.options.test_split and not self.setting.options.keep_models:
+            shutil.rmtree(self.setting.output / "cells" / cell.run, ignore_errors=True)
+        r1 = "   ".join(f"{way.upper()} {100 * row.metrics[f'{way}_R@1']:.1f}" for way in ("i2t", "t2i"))
+        seconds = f"   {row['seconds']:,.0f} s" if row["seconds"] else ""
+        self.tell(f"cell    {cell.name}   R@1 {r1}{seconds}")
+
+    def _forget_tried(self) -> None:
+        """Delete the weights that tuning has left, and keep those of reported cells if they are wanted."""
+        arms = self.plan.arms() if self.setting.options.keep_models else []
+        kept = {row.cell.run for arm in arms for row in (*arm.rows, *arm.same_steps, *arm.same_compute)}
+        for folder in (self.setting.output / "cells").glob("*"):
+            if folder.name not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def chosen(setting: Setting) -> list[str]:
@@ -74,28 +182,28 @@ def lacking(setting: Setting) -> dict[str, list[str]]:
     return {name: options for name, options in found.items() if options}
 
 
-def in_words(options: Sequence[str]) -> str:
+def in_words(options: Iterable[str]) -> str:
     """Return the names of some options as part of a sentence."""
     return " and ".join(f"`{option}`" for option in options)
 
 
 def check(setting: Setting, wanted: Sequence[str]) -> None:
     """Report a missing or damaged split, model or package before anything is paid, also in a dry run."""
-    methods = [setting.methods[name] for name in wanted]
+    methods, options = [setting.methods[name] for name in wanted], setting.options
     check_installed(methods)
-    options = setting.options
     for data in setting.datasets.values():
         if data.options.records:
             data.records  # noqa: B018  # loads and checks them
         if data.world is None:
             for split in (options.test_split, *([options.validation_split] if options.tune else [])):
                 data.held_out(split)
-        asking = [method for method in methods if not setting.takes_records(method, data)]
-        if any("spacy_model" in method.means for method in asking) and setting.spacy_model != "world":
-            load_parser(setting.spacy_model, noun_chunks=True)
-        for method in asking:
-            models = setting.models_of(method)
+        for method in methods:
+            if setting.takes_records(method, data):
+                continue
+            (llm, editor), makers = setting.models[method.swap], method.parts.values()
+            if "spacy_model" in method.means and setting.spacy_model != "world":
+                load_parser(setting.spacy_model, noun_chunks=True)
             if "llm" in method.means:
-                check_llm(models.llm)
+                check_llm(llm)
             if "editor" in method.means:
-                check_editor(models.editor, from_text=isinstance(method, Baseline) and method.draws)
+                check_editor(editor, from_text=any(maker.draws for maker in makers))

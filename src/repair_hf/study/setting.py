@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import filelock
 from datasets import Dataset
@@ -16,38 +17,54 @@ from repair_hf.evaluation.words import MODEL as PARSER
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.records.dataset import load_records
-from repair_hf.runtime.options import PairsOptions, UserError, is_neutral
+from repair_hf.runtime.options import PairsOptions, UserError, changed, fields_of, fill, neutral_names
 from repair_hf.runtime.run_folder import digest
-from repair_hf.study.methods.method import TOY, Method, RepairVariant
+from repair_hf.study.methods.method import TOY, Method
 from repair_hf.study.methods.registry import load_methods
-from repair_hf.study.options import (
-    DataOptions,
-    Models,
-    StudyEditorOptions,
-    StudyLLMOptions,
-    StudyOptions,
-    StudyPairsOptions,
-    datasets_of,
-    models_of,
-)
+from repair_hf.study.options import OWN_DATA, SIZES, StudyOptions, StudyPairsOptions
 from repair_hf.synthesis.models import find_editor, find_llm, prompts_of
+from repair_hf.synthesis.options import EditorOptions, LLMOptions
 from repair_hf.toyworld.corpus import build_world, digest_of_domain, is_world
 from repair_hf.toyworld.domains import DOMAINS
 from repair_hf.training.config import RepairConfig
 
+OF_DATASET = ("size", "model", "records", "near_misses", "max_queries", "paper")  # its own options, besides pairs
 OWN_TRAINING = "output_dir seed learning_rate num_train_epochs max_steps fill loss paper grid_weight".split()
 DOMAIN = "target"  # of the toy world
 NEAR_MISSES = 2000  # images of a toy world's split, and captions, that are mined for near misses
 
 
-class StudyData:
-    """One dataset: its pairs, what is known to match, and the retriever before any training; loaded on first use."""
+class Models(NamedTuple):
+    """An LLM and an image editor."""
 
-    def __init__(self, options: DataOptions, output: Path) -> None:
-        self.options, self.name, self.folder = options, options.name, output / options.name
-        self.world = options.size.world
-        given = options.pairs if self.world is None else replace(options.pairs, pairs=str(self.folder / "world"))
-        self.pairs_options = PairsOptions(**asdict(given))
+    llm: LLMOptions
+    editor: EditorOptions
+
+
+class StudyData:
+    """One dataset: its pairs, what is known to match, and the retriever before any training; loaded on first use.
+
+    Args:
+        name: Its name, and that of its folder.
+        options: The study's, with those of the dataset in their place.
+        given: Its images and captions.
+    """
+
+    def __init__(self, name: str, options: StudyOptions, given: StudyPairsOptions) -> None:
+        pairs = given.pairs
+        if pairs is not None and options.size is not None:
+            raise UserError(
+                f"`size` {options.size} is one of the toy world, but `pairs` names {pairs}; leave one out."
+            )
+        if pairs is not None and options.model.startswith("world/") and not is_world(pairs):
+            raise UserError(
+                f"`model` {options.model} knows the toy world alone, and `pairs` names {pairs}; name the retriever "
+                "to train."
+            )
+        self.name, self.options, self.folder = name, options, Path(options.output) / name
+        self.size = OWN_DATA if pairs is not None else SIZES[options.size or "small"]
+        self.world, self.max_queries = self.size.world, options.max_queries or self.size.max_queries
+        self.pairs_options = PairsOptions(**asdict(given) | {"pairs": pairs or str(self.folder / "world")})
         self.is_toy = self.world is not None or is_world(self.pairs_options.pairs)
 
     def build(self) -> None:
@@ -93,23 +110,30 @@ class StudyData:
         return digest([*data, self.base.digest, records])
 
 
-@dataclass(eq=False)
 class Setting:
-    """The options of a study, settled."""
+    """The options of a study, settled. Contradictions raise a UserError.
 
-    options: StudyOptions
-    datasets: Mapping[str, StudyData]
-    models: Mapping[str | None, Models]  # the study's (None), and those of each swap
-    methods: Mapping[str, Method]  # all that exist
-    spacy_model: str  # parser of captions
+    Attributes:
+        models: The study's LLM and editor (None), and those of each swap.
+        methods: All that exist.
+        spacy_model: Parser of captions.
+    """
 
-    @property
-    def output(self) -> Path:
-        return Path(self.options.output)
-
-    @property
-    def results_file(self) -> Path:
-        return Path(self.options.results or self.output / "results.parquet")
+    def __init__(
+        self, options: StudyOptions, pairs: StudyPairsOptions, llm: LLMOptions, editor: EditorOptions
+    ) -> None:
+        known = {each.name for each in fields(RepairConfig) if each.init}
+        for name in options.training or {}:
+            if name in OWN_TRAINING:
+                raise UserError(f"`training` has {name!r}, which the study sets itself; leave it out.")
+            if name not in known:
+                raise UserError(f"`training` has {name!r}, which `repair-hf train` does not know.")
+        self.options, self.output = options, Path(options.output)
+        self.datasets = {each.name: each for each in _datasets(options, pairs)}
+        self.models: dict[str | None, Models] = _models(options, llm, editor)
+        self.methods = load_methods(options.swaps or ())
+        has_toys = all(each.is_toy for each in self.datasets.values())
+        self.spacy_model = options.spacy_model or ("world" if has_toys else PARSER)
 
     def lock(self, name: str, *, waits: bool = True) -> filelock.FileLock:
         """Return the lock of a part of the study, for the processes that share it."""
@@ -117,29 +141,23 @@ class Setting:
 
     def training(self, data: StudyData) -> dict[str, Any]:
         """Return the options of `RepairConfig` that all methods share."""
-        batch = self.options.batch_size or data.options.size.batch_size
+        batch = self.options.batch_size or data.size.batch_size
         return {"per_device_train_batch_size": batch, **(self.options.training or {})}
 
-    def mining(self, data: StudyData) -> dict[str, Any]:
-        """Return the options of `mine` that all methods share."""
-        return {
-            "max_queries": data.options.max_queries,
-            "d_i2t": self.options.d_i2t,
-            "d_t2i": self.options.d_t2i,
-        }
-
-    def models_of(self, method: Method) -> Models:
-        return self.models[method.swap if isinstance(method, RepairVariant) else None]
+    def mining(self, method: Method, data: StudyData) -> dict[str, Any]:
+        """Return the options of `mine`."""
+        shared = {"max_queries": data.max_queries, "d_i2t": self.options.d_i2t, "d_t2i": self.options.d_t2i}
+        return shared | dict(method.mine)
 
     def takes_records(self, method: Method, data: StudyData) -> bool:
         """Return whether the records that a method trains on were given."""
-        return bool(data.options.records) and isinstance(method, RepairVariant) and method.product == "repair"
+        return bool(data.options.records) and method.product == "repair"
 
     def lacks(self, method: Method, data: StudyData) -> list[str]:
         """Return the options that a method needs and the study does not have."""
         means = () if self.takes_records(method, data) else sorted(method.means)
-        own = self.models_of(method)
-        places = {"llm": find_llm(own.llm)[0], "editor": find_editor(own.editor)[0]}
+        llm, editor = self.models[method.swap]
+        places = {"llm": find_llm(llm)[0], "editor": find_editor(editor)[0]}
         return [each for each in means if not data.is_toy and (each == TOY or places.get(each) == "world")]
 
     def deciding(self, method: Method | None, data: StudyData) -> dict[str, Any]:
@@ -147,7 +165,7 @@ class Setting:
 
         They name no folder of this machine, so that results can be kept beside a recipe.
         """
-        pairs = _own(self.datasets[data.name].options.pairs, neutral=("pairs", "image_folder"))
+        pairs = _deciding(data.pairs_options, but=("pairs", "image_folder"))
         if data.world is not None:
             pairs |= {"world": {**data.world, "domain": digest_of_domain(DOMAINS[DOMAIN]), "near": NEAR_MISSES}}
         found: dict[str, Any] = {"pairs": pairs, "model": data.options.model, "near": data.options.near_misses}
@@ -156,12 +174,16 @@ class Setting:
         found |= {"training": self.training(data)}
         if self.takes_records(method, data):
             return found
-        models, used = self.models_of(method), method.means
-        if isinstance(method, RepairVariant):
-            found |= {"mine": self.mining(data) | dict(method.mine), "synthesize": dict(method.synthesize)}
-        found |= {"llm": _own(models.llm), "prompts": prompts_of(models.llm).digest()} if "llm" in used else {}
-        found |= {"editor": _own(models.editor)} if "editor" in used else {}
+        (llm, editor), used = self.models[method.swap], method.means
+        if method.fill:
+            found |= {"mine": self.mining(method, data), "synthesize": dict(method.synthesize)}
+        found |= {"llm": _deciding(llm), "prompts": prompts_of(llm).digest()} if "llm" in used else {}
+        found |= {"editor": _deciding(editor)} if "editor" in used else {}
         return found | ({"spacy_model": self.spacy_model} if "spacy_model" in used else {})
+
+    def digest(self, method: Method | None, data: StudyData, split: str) -> str:
+        """Digest the options that decide a cell, besides its settings and seed."""
+        return digest(self.deciding(method, data) | {"split": split})
 
 
 def lock(output: Path, name: str, *, waits: bool = True) -> filelock.FileLock:
@@ -170,29 +192,56 @@ def lock(output: Path, name: str, *, waits: bool = True) -> filelock.FileLock:
     return filelock.FileLock(folder / f"{name}.lock", timeout=-1 if waits else 0)
 
 
-def settle(
-    options: StudyOptions, pairs: StudyPairsOptions, llm: StudyLLMOptions, editor: StudyEditorOptions
-) -> Setting:
-    """Make the setting from the options of `repair-hf study`. Contradictions raise a UserError."""
-    known = {each.name for each in fields(RepairConfig) if each.init}
-    for name in options.training or {}:
-        if name in OWN_TRAINING:
-            raise UserError(f"`training` has {name!r}, which the study sets itself; leave it out.")
-        if name not in known:
-            raise UserError(f"`training` has {name!r}, which `repair-hf train` does not know.")
-    datasets = [StudyData(each, Path(options.output)) for each in datasets_of(options, pairs)]
-    return Setting(
-        options=options,
-        datasets={each.name: each for each in datasets},
-        models=models_of(options, llm, editor),
-        methods=load_methods(options.swaps or ()),
-        spacy_model=options.spacy_model or ("world" if all(each.is_toy for each in datasets) else PARSER),
-    )
-
-
-def _own(options: Any, neutral: Iterable[str] = ()) -> dict[str, Any]:
+def _deciding(options: Any, but: Iterable[str] = ()) -> dict[str, Any]:
     """Return the options that decide a result and are not at their defaults."""
-    ignored = {*neutral, *(each.name for each in fields(options) if is_neutral(each))}
-    values = {each.name: getattr(options, each.name) for each in fields(options)}
-    defaults = {each.name: each.default for each in fields(options)}
-    return {name: value for name, value in values.items() if name not in ignored and value != defaults[name]}
+    ignored = {*but, *neutral_names(options)}
+    return {name: value for name, value in changed(options).items() if name not in ignored}
+
+
+def _datasets(options: StudyOptions, pairs: StudyPairsOptions) -> list[StudyData]:
+    """Return the datasets of a study, in order."""
+    if options.datasets is None:
+        return [StudyData(options.size or ("small" if pairs.pairs is None else "pairs"), options, pairs)]
+    known, found = [*fields_of(PairsOptions), *OF_DATASET], []
+    for name, own in options.datasets.items():
+        _check_named("datasets", name, own, "pairs: data/flickr30k")
+        if unknown := [each for each in own if each not in known]:
+            raise UserError(f"`datasets` {name} has `{unknown[0]}`; a dataset may have {', '.join(known)}.")
+        try:
+            of_study = replace(options, datasets=None, **{key: own[key] for key in own if key in OF_DATASET})
+            of_pairs = replace(pairs, **{key: own[key] for key in own if key not in OF_DATASET})
+            found.append(StudyData(name, of_study, of_pairs))
+        except UserError as error:
+            raise UserError(f"`datasets` {name}: {error}") from error
+    return found
+
+
+def _models(options: StudyOptions, llm: LLMOptions, editor: EditorOptions) -> dict[str | None, Models]:
+    """Return the study's LLM and editor, and those of each swap: the study's, with the options that differ."""
+    # instances of the base classes, which the stages know; one ledger for all
+    llm = LLMOptions(**asdict(llm) | {"ledger": llm.ledger or options.output})
+    found: dict[str | None, Models] = {None: Models(llm, EditorOptions(**asdict(editor)))}
+    for name, own in (options.swaps or {}).items():
+        _check_named("swaps", name, own, "llm: openai/gpt-4o")
+        if taken := [each for each in ("max_usd", "max_calls", "ledger") if each in own]:
+            raise UserError(f"`swaps` {name} has `{taken[0]}`, which is one for all methods; give it beside `swaps`.")
+        known = changed(llm) | {"llm": llm.llm} | changed(editor) | {"editor": editor.editor}
+        for kind in ("llm", "editor"):
+            if _provider(own.get(kind, known[kind])) != _provider(known[kind]):
+                known.pop(f"{kind}_base_url", None)  # the other provider is not at this address
+        try:
+            found[name] = Models(*fill([LLMOptions, EditorOptions], known | own, "swaps"))
+        except UserError as error:
+            raise UserError(f"`swaps` {name}: {error}") from error
+    return found
+
+
+def _check_named(option: str, name: str, own: Any, example: str) -> None:
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise UserError(f"`{option}` has {name!r}, which cannot be a folder's name; use letters, digits and dashes.")
+    if not isinstance(own, Mapping):
+        raise UserError(f"`{option}` {name} has {own!r}; give its options by name, such as `{example}`.")
+
+
+def _provider(id: str) -> str:
+    return id.removeprefix("litellm:").partition("/")[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
@@ -18,9 +19,9 @@ from repair_hf.analysis.report import Finding
 from repair_hf.analysis.tables import NONE, label, markdown, mean_cell
 from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.runtime.run_folder import write_atomically
-from repair_hf.study.differences import BOTH, NEAR, RETRIEVAL, Difference, differences, mean_gain, of_images
-from repair_hf.study.plan import SCORED, Arm, Plan
-from repair_hf.study.results import MEASURES, Row
+from repair_hf.study.differences import BOTH, NEAR, RETRIEVAL, Gain, differences, gain
+from repair_hf.study.plan import PLAIN, SCORED, Arm, Plan
+from repair_hf.study.results import MEASURES, Cell, Row
 from repair_hf.study.setting import Setting
 
 COSTS = ("samples", "LLM calls", "images")
@@ -31,17 +32,19 @@ TOY = (
     "about photographs."
 )
 
+Scored = Mapping[str, Sequence[Row]]  # name in the tables -> a row of each seed
+Compared = Mapping[str, Mapping[str, Mapping[str, Gain]]]  # name -> `steps` or `compute` -> metric
+
 
 def tables_of(plan: Plan) -> list[Finding]:
     """Return all tables of what is finished."""
-    arms = plan.arms()
     bases = {data.name: base for data in plan.setting.datasets.values() if (base := plan.base(data))}
-    arms = [arm for arm in arms if arm.data in bases]
+    arms = [arm for arm in plan.arms() if arm.cell.data in bases]
     names = labels(arms)
     compared = {
         name: {
-            "steps": differences(arm.rows, arm.same_steps, bases[arm.data]),
-            "compute": differences(arm.rows, arm.same_compute, bases[arm.data]),
+            "steps": differences(arm.rows, arm.same_steps, bases[arm.cell.data]),
+            "compute": differences(arm.rows, arm.same_compute, bases[arm.cell.data]),
         }
         for name, arm in names.items()
         if arm.rows[0] is not arm.same_steps[0]  # plain training itself
@@ -64,33 +67,31 @@ def tables_of(plan: Plan) -> list[Finding]:
 def labels(arms: Sequence[Arm]) -> dict[str, Arm]:
     """Name the arms: the method, and in what the arms of a method differ."""
     found: dict[str, Arm] = {}
-    datasets = {arm.data for arm in arms}
+    datasets = {arm.cell.data for arm in arms}
     for arm in arms:
-        alike = [other.settings for other in arms if (other.data, other.method) == (arm.data, arm.method)]
+        one = arm.cell
+        alike = [each.cell for each in arms if (each.cell.data, each.cell.method) == (one.data, one.method)]
         shown = {
-            "fill": arm.settings.fill,
-            "loss": arm.settings.loss,
-            "grid_weight": f"weight {arm.settings.grid_weight:g}",
-            "learning_rate": f"rate {arm.settings.learning_rate:g}",
-            "epochs": f"{arm.settings.epochs:g} epochs",
-            "budget": arm.settings.budget,
+            "fill": one.fill,
+            "loss": one.loss,
+            "grid_weight": f"weight {one.grid_weight:g}" if one.grid_weight else "",
+            "learning_rate": f"rate {one.learning_rate:g}",
+            "epochs": f"{one.epochs:g} epochs",
+            "budget": one.budget,
         }
-        parts = [text for key, text in shown.items() if len({getattr(one, key) for one in alike}) > 1]
-        if not arm.settings.grid_weight:
-            parts = [text for text in parts if not text.startswith("weight")]
-        found[", ".join([arm.method + _of(arm.data, datasets), *parts])] = arm
+        differing = [text for key, text in shown.items() if text and len({getattr(each, key) for each in alike}) > 1]
+        found[", ".join([one.method + _of(one.data, datasets), *differing])] = arm
     return found
 
 
 def plain_runs(arms: Sequence[Arm], bases: Mapping[str, Row]) -> dict[str, Sequence[Row]]:
     """Return the runs of plain training of other lengths than its own."""
-    own = {(arm.data, arm.settings) for arm in arms if arm.method == "vanilla"}
-    found: dict[tuple[str, Any], Sequence[Row]] = {}
+    own = {arm.cell for arm in arms if arm.cell.method == PLAIN}
+    found: dict[Cell, Sequence[Row]] = {}
     for arm in arms:
-        for rows in (arm.same_steps, arm.same_compute):
-            found[arm.data, rows[0].cell.settings] = rows
-    kept = sorted((key for key in found if key not in own), key=lambda key: (key[0], key[1].epochs))
-    return {f"vanilla{_of(data, bases)}, {one.epochs:g} epochs": found[data, one] for data, one in kept}
+        found |= {rows[0].cell: rows for rows in (arm.same_steps, arm.same_compute) if rows[0].cell not in own}
+    kept = sorted(found, key=lambda cell: (cell.data, cell.epochs))
+    return {f"{PLAIN}{_of(cell.data, bases)}, {cell.epochs:g} epochs": found[cell] for cell in kept}
 
 
 def left_out(plan: Plan) -> Finding | None:
@@ -99,118 +100,114 @@ def left_out(plan: Plan) -> Finding | None:
     if plan.missing:
         first = ", ".join(cell.name for cell in list(plan.missing)[:3])
         reasons["not trained yet"] = f"{len(plan.missing):,} cells or more, such as {first}"
-    if not reasons:
-        return None
-    return Finding("left_out", "Left out", " ".join(f"`{name}`: {why}." for name, why in reasons.items()))
+    text = " ".join(f"`{name}`: {why}." for name, why in reasons.items())
+    return Finding("left_out", "Left out", text) if text else None
 
 
-def summary(
-    names: Mapping[str, Arm],
-    scored: Mapping[str, Sequence[Row]],
-    compared: Mapping[str, Mapping[str, Mapping[str, Difference]]],
-) -> Finding:
+def summary(names: Mapping[str, Arm], scored: Scored, compared: Compared) -> Finding:
     """Tabulate R@1, near misses, the gain over plain training at equal compute, and the cost of the data."""
-    metrics = [name for name in (*R1, *TRUTH) if any(name in rows[0].metrics for rows in scored.values())]
+    metrics = _measured(SCORED, scored)
     rows = {}
     for name, own in scored.items():
-        gain = compared.get(name, {}).get("compute", {})
-        cells = [_cell(own, metric) for metric in metrics]
-        cells += [str(gain[metric]) if metric in gain else NONE for metric in (*metrics, BOTH)]
-        rows[name] = cells + (_cost(own[0]) if name in names else [NONE] * 3)
-    heads = ["method", *map(_head, metrics), *(f"{_head(metric)}, gain" for metric in (*metrics, BOTH))]
-    sizes = {len(each[0].ranks["i2t"]) for each in scored.values()}
+        gained = compared.get(name, {}).get("compute", {})
+        rows[name] = [_cell(own, metric) for metric in metrics]
+        rows[name] += [str(gained.get(metric, NONE)) for metric in (*metrics, BOTH)]
+        rows[name] += _cost(own[0]) if name in names else [NONE] * len(COSTS)
+    heads = ["method", *map(_head, metrics), *(f"{_head(metric)}, gain" for metric in (*metrics, BOTH)), *COSTS]
+    sizes = sorted({len(each[0].ranks["i2t"]) for each in scored.values()})
     seeds = max((len(each) for each in scored.values()), default=0)
     alone = "" if seeds > 1 else " (one seed: other images alone)"
     few = ", too few for a conclusion" if min(sizes, default=FEW) < FEW else ""
     note = (
-        f"{' or '.join(f'{size:,}' for size in sorted(sizes))} images{few}, {seeds} seed{'s' if seeds > 1 else ''}. "
+        f"{' or '.join(f'{size:,}' for size in sizes)} images{few}, {seeds} seed{'s' if seeds > 1 else ''}. "
         "*near*: share of near misses in which the query is nearer to the truth than to the false positive. *Gain*: "
         f"over plain training of equal compute, in points, with the 95% interval{alone} (*: excludes 0); *both*: the "
         "mean of the gains before it. "
         f"These are {len(compared) * (len(metrics) + 1)} comparisons; one in twenty excludes 0 by chance."
     )
-    return Finding("summary", "In one table", note, _frame([*heads, *COSTS], rows))
+    return Finding("summary", "In one table", note, _frame(heads, rows))
 
 
-def retrieval(scored: Mapping[str, Sequence[Row]], paper: str | None) -> Finding:
+def retrieval(scored: Scored, paper: str | None) -> Finding:
     """Tabulate R@1, R@5, R@10 and MRR of everything that was trained; the CSV has each seed."""
-    published = published_results(paper) if paper else {}
     rows = {name: [_cell(own, metric) for metric in RETRIEVAL] for name, own in scored.items()}
-    for name, cells in rows.items() if paper else ():
-        figures = published.get(name.split(",")[0], {})
-        cells += [f"{float(figures[metric]):.2f}" if figures.get(metric) else NONE for metric in R1]
-    heads = ["method", *map(label, RETRIEVAL), *(f"paper: {label(name)}" for name in R1 if paper)]
+    heads = ["method", *map(label, RETRIEVAL)]
     note = (
         "R@K in %: an annotated positive is among the top K. MRR: mean of 1 / rank of the best one. Ties are ranked "
         "pessimistically. ±: standard deviation over seeds."
     )
     if paper:
+        published = published_results(paper)
+        for name, cells in rows.items():
+            figures = published.get(name.split(",")[0], {})
+            cells += [f"{float(figures[metric]):.2f}" if figures.get(metric) else NONE for metric in R1]
+        heads += [f"paper: {label(name)}" for name in R1]
         note += f" The columns `paper` hold the figures of RePair's paper for {paper}; they were not measured here."
-    data = pd.DataFrame(
-        [{"method": name, "seed": row.cell.seed, **row.metrics} for name, own in scored.items() for row in own]
-    )
-    return Finding("retrieval", "Retrieval", note, _frame(heads, rows), data=data)
+    data = [{"method": name, "seed": row.cell.seed, **row.metrics} for name, own in scored.items() for row in own]
+    return Finding("retrieval", "Retrieval", note, _frame(heads, rows), data=pd.DataFrame(data))
 
 
-def near_misses(scored: Mapping[str, Sequence[Row]]) -> Finding | None:
+def near_misses(scored: Scored) -> Finding | None:
     """Tabulate the accuracies on near misses, if there are any."""
     rows = {name: [_cell(own, metric) for metric in NEAR] for name, own in scored.items() if own[0].near}
     if not rows:
         return None
-    first = next(iter(scored.values()))[0]
-    counts = ", ".join(
-        f"{len(first.near[f'{way}_truth']):,} {way.upper()}" for way in DIRECTIONS if f"{way}_truth" in first.near
-    )
+    near = next(iter(scored.values()))[0].near
+    counts = [f"{len(near[f'{way}_truth']):,} {way.upper()}" for way in DIRECTIONS if f"{way}_truth" in near]
     note = (
-        f"{counts}: failures of the base in this split, audited and repaired. *Truth*: share in which the query is "
-        "nearer to the truth than to the false positive, 0 for the base. *Edit*: nearer to the edit than to what it "
-        "was made from."
+        f"{', '.join(counts)}: failures of the base in this split, audited and repaired. *Truth*: share in which the "
+        "query is nearer to the truth than to the false positive, 0 for the base. *Edit*: nearer to the edit than to "
+        "what it was made from."
     )
     return Finding("near_misses", "Near misses", note, _frame(["method", *map(_head, NEAR)], rows))
 
 
-def gains(names: Mapping[str, Arm], compared: Mapping[str, Mapping[str, Mapping[str, Difference]]]) -> Finding | None:
+def gains(names: Mapping[str, Arm], compared: Compared) -> Finding | None:
     """Tabulate each arm's gain over plain training at equal steps; the CSV has that at equal compute, too."""
     if not compared:
         return None
-    measured = [name for name in (*SCORED, BOTH) if any(name in each["steps"] for each in compared.values())]
+    metrics = [*_measured(SCORED, {name: names[name].rows for name in compared}), BOTH]
     rows = {
-        name: [*(str(each["steps"].get(metric, NONE)) for metric in measured), f"{names[name].ratio:g}x"]
+        name: [*(str(each["steps"].get(metric, NONE)) for metric in metrics), f"{names[name].ratio:g}x"]
         for name, each in compared.items()
     }
-    data = pd.DataFrame(
-        [
-            {"method": name, "against": f"equal {against}", "metric": metric, **vars(difference)}
-            for name, each in compared.items()
-            for against, by_metric in each.items()
-            for metric, difference in by_metric.items()
-        ]
-    )
+    bounds = ("mean", "low", "high")
+    data = [
+        {"method": name, "against": f"equal {against}", "metric": metric}
+        | {bound: getattr(found, bound) for bound in bounds}
+        for name, each in compared.items()
+        for against, by_metric in each.items()
+        for metric, found in by_metric.items()
+    ]
     note = (
         "Gain over plain training of as many steps, in points, with the 95% interval (*: excludes 0). Steps for equal "
         "compute: as many as encode the method's images or captions, whichever is more."
     )
-    heads = ["method", *map(_head, measured), "steps for equal compute"]
-    return Finding("gains", "Against plain training of equal steps", note, _frame(heads, rows), data=data)
+    table = _frame(["method", *map(_head, metrics), "steps for equal compute"], rows)
+    return Finding("gains", "Against plain training of equal steps", note, table, data=pd.DataFrame(data))
 
 
 def default(names: Mapping[str, Arm], bases: Mapping[str, Row]) -> Finding | None:
     """Apply the rule of docs/study.md for the default of `train`: which fill, loss and grid weight of `repair`."""
-    arms = {name: arm for name, arm in names.items() if arm.method == "repair"}
-    if len({arm.settings for arm in arms.values()}) < 2 or len({arm.data for arm in arms.values()}) > 1:
+    arms = {name: arm for name, arm in names.items() if arm.cell.method == "repair"}
+    if len(arms) < 2 or len({arm.cell.data for arm in arms.values()}) > 1:
         return None
-    base = bases[next(iter(arms.values())).data]
-    scores = {name: mean_gain(arm.rows, arm.same_compute, base, SCORED) for name, arm in arms.items()}
-    r1 = {name: of_images(*mean_gain(arm.rows, arm.same_compute, base, R1)) for name, arm in arms.items()}
+    scores: dict[str, Gain] = {}
+    r1: dict[str, Gain] = {}
+    for name, arm in arms.items():
+        base = bases[arm.cell.data]
+        for found, metrics in ((scores, SCORED), (r1, R1)):
+            over = gain(arm.rows, arm.same_compute, base, metrics)
+            assert over is not None, "R@1 is always measured"
+            found[name] = over.of_images()
     allowed = [name for name in arms if r1[name].high >= 0] or list(arms)
-    best = max(allowed, key=lambda name: scores[name][0])
+    best = max(allowed, key=lambda name: scores[name].mean)
     rows = {}
-    for name in sorted(arms, key=lambda name: -scores[name][0]):
-        (mean, moved), (top, top_moved) = scores[name], scores[best]
-        behind = of_images(mean - top, moved - top_moved)
-        verdict = "best" if name == best else "left out" if name not in allowed else "behind"
-        verdict = "tied" if verdict == "behind" and behind.high >= 0 else verdict
-        rows[name] = [str(of_images(mean, moved)), str(behind) if name != best else NONE, str(r1[name]), verdict]
+    for name in sorted(arms, key=lambda name: -scores[name].mean):
+        behind = scores[name].of_images(scores[best])
+        verdict = "tied" if behind.high >= 0 else "behind"
+        verdict = "best" if name == best else verdict if name in allowed else "left out"
+        rows[name] = [str(scores[name]), str(behind) if name != best else NONE, str(r1[name]), verdict]
     note = (
         "Score: mean gain over plain training of equal compute, in R@1 and near misses, both directions. Intervals "
         "cover other images alone, with seeds averaged. Left out: R@1 is behind plain training. Tied: the score's "
@@ -224,13 +221,20 @@ def cost(names: Mapping[str, Arm]) -> Finding:
     """Tabulate what each arm's data and training cost, and its settings."""
     rows = {}
     for name, arm in names.items():
-        row, one = arm.rows[0], arm.settings
-        encoded, dollars = row["samples_encoded"], row["dollars"]
+        row, one, dollars = arm.rows[0], arm.cell, arm.rows[0]["dollars"]
         seconds = statistics.fmean(each["seconds"] for each in arm.rows)
         how = " ".join(filter(None, (one.fill, one.loss, f"{one.grid_weight:g}" if one.grid_weight else "")))
-        rows[name] = [*_cost(row), NONE if dollars is None else f"{dollars * row['share']:,.2f}", f"{encoded:,}"]
-        rows[name] += [f"{one.learning_rate:g}", f"{one.epochs:g}", how or NONE, f"{row['steps']:,}"]
-        rows[name] += [f"{row['items']:,.0f}", f"{seconds:,.0f}"]
+        rows[name] = [
+            *_cost(row),
+            NONE if dollars is None else f"{dollars * row['share']:,.2f}",
+            f"{row['samples_encoded']:,}",
+            f"{one.learning_rate:g}",
+            f"{one.epochs:g}",
+            how or NONE,
+            f"{row['steps']:,}",
+            f"{row['items']:,.0f}",
+            f"{seconds:,.0f}",
+        ]
     heads = "method,samples,LLM calls,images,dollars,samples trained on,learning rate,epochs,loss,steps,items,seconds"
     note = (
         "Calls, images and dollars as if methods shared nothing, rejects included; dollars at list prices, 0 for "
@@ -241,22 +245,20 @@ def cost(names: Mapping[str, Arm]) -> Finding:
 
 def tuning(plan: Plan) -> Finding | None:
     """Tabulate what was tried on the validation split."""
-    rows = [
-        {"data": data, "tuned": name, "seed": row.cell.seed, **vars(row.cell.settings)}
-        | {metric: round(row.metrics[metric], 4) for metric in SCORED if metric in row.metrics}
-        for (data, name), tried in plan.tried.items()
-        for row in tried
-    ]
-    if not rows:
+    if not plan.tried:
         return None
+    rows = [
+        asdict(cell) | {metric: round(row.metrics[metric], 4) for metric in SCORED if metric in row.metrics}
+        for cell, row in plan.tried.items()
+    ]
     note = "Every training that was evaluated on the validation split, to choose the settings of the tables."
-    return Finding("tuning", "Tuning", note, pd.DataFrame(rows).drop(columns="budget"))
+    return Finding("tuning", "Tuning", note, pd.DataFrame(rows).drop(columns=["split", "budget"]))
 
 
 def published_results(dataset: str) -> dict[str, dict[str, str]]:
     """Read what RePair's paper reports for a dataset: method -> column -> figure, empty if not reported."""
-    text = (files("repair_hf.study") / "paper.csv").read_text(encoding="utf-8")
-    return {row["method"]: row for row in csv.DictReader(text.splitlines()) if row["dataset"] == dataset}
+    with (files("repair_hf.study") / "paper.csv").open(encoding="utf-8") as file:
+        return {row["method"]: row for row in csv.DictReader(file) if row["dataset"] == dataset}
 
 
 def write_page(sections: Sequence[Finding], setting: Setting) -> None:
@@ -274,6 +276,10 @@ def write_page(sections: Sequence[Finding], setting: Setting) -> None:
 
 def _of(data: str, datasets: Any) -> str:
     return f" on {data}" if len(datasets) > 1 else ""
+
+
+def _measured(metrics: Sequence[str], scored: Scored) -> list[str]:
+    return [name for name in metrics if any(name in rows[0].metrics for rows in scored.values())]
 
 
 def _head(metric: str) -> str:

@@ -1,6 +1,5 @@
 """The makers on a tiny toy world with its oracle: requests, reuse, dropped captions, and what samples say."""
 
-import asyncio
 import json
 import re
 from collections import Counter
@@ -8,25 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ledgers import ledger_in, rows
 from PIL import Image
-from provider_server import ImageServer, png
 from scripted import Scripted
 from study_runs import PER_SAMPLE, load_makers
 
-from repair_hf.llm.client import ChatModel
 from repair_hf.llm.errors import RejectedRequest
-from repair_hf.llm.ledger import BudgetSpent
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.study.methods.alia import CONFIDENT_RANK, is_variant
-from repair_hf.study.methods.candidates import image_scores, nearest_captions
-from repair_hf.study.methods.context import MakerContext
+from repair_hf.study.methods.context import image_scores, nearest_captions
 from repair_hf.study.methods.samples import DROPPED
-from repair_hf.study.products import make_samples
-from repair_hf.synthesis.hosted import HostedEditor
-from repair_hf.toyworld import captions, oracle, renderer
+from repair_hf.toyworld import captions, renderer
 from repair_hf.toyworld.scenes import holds
 from tests.study.methods.counting import CountedEditor
 
@@ -181,28 +173,3 @@ def test_what_a_provider_rejects_for_a_moment_is_asked_again(made, run, tmp_path
     one = run("laclip", tmp_path, provider)
     assert len(provider.rejected) == 4 and not one.context.dropped
     assert [row["caption_id"] for row in one.rows] == [row["caption_id"] for row in made("laclip").rows]
-
-
-@pytest.mark.slow
-def test_bought_images_are_written_down_and_counted(pairs, encoder, tmp_path, monkeypatch):
-    """Over LiteLLM to a local server: a ceiling in dollars applies to several runs, and no image is bought twice."""
-    monkeypatch.setenv("GEMINI_API_KEY", "planted-key-0123456789")
-    server = ImageServer(lambda n: png())
-
-    def draw(max_usd: float | None) -> list[dict]:
-        editor = HostedEditor("gemini/gemini-2.5-flash-image", base_url=server.url("gemini"))
-        with ledger_in(tmp_path, max_usd) as ledger:
-            chat = ChatModel(oracle.MODEL, ledger=ledger, provider=Scripted())
-            context = MakerContext(pairs, encoder, chat, editor)
-            return asyncio.run(make_samples(MAKERS["stablerep"], context))
-
-    def bills() -> list[dict]:
-        return rows(tmp_path)
-
-    with server:
-        for _ in range(2):  # the second run knows what the first has paid
-            with pytest.raises(BudgetSpent, match="--max-usd 0.2"):
-                draw(0.2)
-            assert len(server.asked) == len(bills()) == 5 and 0.15 < sum(bill["dollars"] for bill in bills()) <= 0.2
-        assert len(draw(None)) == 20
-        assert len(server.asked) == len(bills()) == len(set(pairs.captions["caption"]))  # equal captions are one image

@@ -22,16 +22,8 @@ def pairs(pairs_folder):
 def samples(pairs, texts: dict[int, str | None], *, drawn: bool = False) -> Dataset:
     ids, images = pairs.captions["caption_id"], pairs.images["image_id"]
     picture = PIL.Image.new("RGB", (2, 2)) if drawn else None
-    rows = [
-        {
-            "caption_id": ids[row],
-            "image_id": images[int(pairs.caption_image[row])],
-            "text": text,
-            "edit_image": picture,
-        }
-        for row, text in texts.items()
-    ]
-    return Dataset.from_list(rows, features=SAMPLES)
+    rows = [(ids[row], images[int(pairs.caption_image[row])], text, picture) for row, text in texts.items()]
+    return Dataset.from_list([dict(zip(SAMPLES, row, strict=True)) for row in rows], features=SAMPLES)
 
 
 @pytest.mark.parametrize("part", ["rewrite", "variant"])

@@ -24,9 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from repair_hf.study.methods.candidates import CANDIDATES, as_cell, embed_files
-from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.methods.method import Baseline, Maker
+from repair_hf.study.methods.context import CANDIDATES, MakerContext, as_cell, embed_files
+from repair_hf.study.methods.method import Maker, Method
 
 CONFIDENT_RANK = 100
 FILTER_BATCH = 256  # candidates compared with all captions at once
@@ -75,4 +74,4 @@ def is_variant(vectors: np.ndarray, own: np.ndarray, texts: np.ndarray, generic:
 
 
 VARIANTS = Maker("alia", make, asks={"scene_change": 1}, edits=CANDIDATES)
-METHOD = Baseline("alia", {"variant": VARIANTS})
+METHOD = Method("alia", {"variant": VARIANTS})

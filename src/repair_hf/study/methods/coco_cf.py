@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from repair_hf.llm.prompts import fit_instruction
-from repair_hf.study.methods.candidates import CANDIDATES, as_cell, image_scores, nearest_captions
-from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.methods.method import Baseline, Maker
+from repair_hf.study.methods.context import CANDIDATES, MakerContext, as_cell, image_scores, nearest_captions
+from repair_hf.study.methods.method import Maker, Method
 
 
 async def make(context: MakerContext) -> list[dict[str, Any]]:
@@ -41,4 +40,4 @@ async def make(context: MakerContext) -> list[dict[str, Any]]:
 
 
 COUNTERFACTUALS = Maker("coco-cf", make, asks={"noun_swap": CANDIDATES}, edits=CANDIDATES)
-METHOD = Baseline("coco-cf", {"negative": COUNTERFACTUALS})
+METHOD = Method("coco-cf", {"negative": COUNTERFACTUALS})

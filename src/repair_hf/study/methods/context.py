@@ -1,20 +1,21 @@
 """What a method's maker works with: pairs, retriever, LLM and image editor.
 
-A maker writes captions, edits images and generates images through `MakerContext`. It counts requests and reuses paid
-answers.
+A maker writes captions, edits images and generates images through `MakerContext`, which counts requests and reuses
+paid answers. The functions below it choose one of several candidates by the retriever.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import datasets
+import numpy as np
 from datasets import Dataset, Features
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -31,11 +32,13 @@ from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.captions import MAX_TOKENS, TEMPERATURE, Written, usable
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
-from repair_hf.synthesis.selection import pixels_of
+from repair_hf.synthesis.selection import pixels_of, select_captions
 from repair_hf.synthesis.sources import SCENE, SourceImages, UnreadableImage, open_picture
 from repair_hf.synthesis.workers import WORKERS, work_through
 
 T = TypeVar("T")
+
+CANDIDATES = 3  # of each edited caption or image
 
 
 class NoSample(Exception):
@@ -215,3 +218,40 @@ def _canvas_like(images: Dataset) -> Dataset:
     Image.new("RGB", first.size, "white").save(file, "PNG", pnginfo=notes)
     row: dict[str, Any] = {"image": [{"bytes": file.getvalue(), "path": None}]}
     return Dataset.from_dict(row, features=Features({"image": datasets.Image()}))
+
+
+def nearest_captions(context: MakerContext, candidates: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, str]]:
+    """Choose for each caption, by row, the nearest candidate that differs from it. Drop captions without one."""
+    originals, texts = [context.captions[row] for row, _ in candidates], [texts for _, texts in candidates]
+    chosen = []
+    for (row, some), choice in zip(candidates, select_captions(context.encoder, originals, texts), strict=True):
+        if choice.candidate is None:
+            context.drop(row, "no_op", "no candidate changed anything")
+        else:
+            chosen.append((row, some[choice.candidate]))
+    return chosen
+
+
+def image_scores(context: MakerContext, files: Sequence[Sequence[Path]], texts: Sequence[str]) -> list[np.ndarray]:
+    """Return the cosine of each candidate image with its text, one array for each row of files."""
+    flat = [path for row in files for path in row]
+    if not flat:
+        return [np.empty(0, np.float32) for _ in files]
+    images = embed_files(context, flat)  # (n, D)
+    captions = context.encoder.embed_texts(list(texts))  # (rows, D)
+    owner = np.repeat(np.arange(len(files)), [len(row) for row in files])
+    scores = (images * captions[owner]).sum(1)
+    return np.split(scores, np.cumsum([len(row) for row in files])[:-1])
+
+
+def embed_files(context: MakerContext, files: Sequence[Path], batch: int = 256) -> np.ndarray:
+    """Embed image files, `batch` of them open at a time: (n, D)."""
+    batches = [files[start : start + batch] for start in range(0, len(files), batch)]
+    return np.concatenate(
+        [context.encoder.embed_images([open_picture(path.read_bytes()) for path in some]) for some in batches]
+    )
+
+
+def as_cell(path: Path) -> dict[str, Any]:
+    """Return the value of a `datasets.Image` column that refers to an image file in place."""
+    return {"bytes": None, "path": str(path.absolute())}

@@ -26,7 +26,7 @@ from repair_hf.pairs.wording import bare_caption
 from repair_hf.study.methods.alia import VARIANTS
 from repair_hf.study.methods.coco_cf import COUNTERFACTUALS
 from repair_hf.study.methods.context import MakerContext, NoSample
-from repair_hf.study.methods.method import Baseline, Maker
+from repair_hf.study.methods.method import Maker, Method
 from repair_hf.study.methods.sugarcrepe import HARD_NEGATIVES
 
 
@@ -45,6 +45,6 @@ async def make(context: MakerContext) -> list[dict[str, Any]]:
 
 
 REWRITES = Maker("laclip", make, asks={"rewrite": 1})
-LACLIP = Baseline("laclip", {"rewrite": REWRITES})
-LA_SC = Baseline("la+sc", {"rewrite": REWRITES, "negative": HARD_NEGATIVES})
-CF_AL_LA = Baseline("cf+al+la", {"negative": COUNTERFACTUALS, "variant": VARIANTS, "rewrite": REWRITES})
+LACLIP = Method("laclip", {"rewrite": REWRITES})
+LA_SC = Method("la+sc", {"rewrite": REWRITES, "negative": HARD_NEGATIVES})
+CF_AL_LA = Method("cf+al+la", {"negative": COUNTERFACTUALS, "variant": VARIANTS, "rewrite": REWRITES})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.study.methods.context import MakerContext
@@ -31,78 +31,47 @@ class Maker:
     is_toy: bool = False  # whether it knows the toy world alone
 
     @property
-    def makes_images(self) -> bool:
-        return self.draws or self.edits > 0
-
-    @property
     def means(self) -> frozenset[str]:
         """What it uses: the options `llm`, `editor`, `spacy_model` of the study, or the toy world."""
-        used = {"llm": self.asks, "editor": self.makes_images, "spacy_model": self.parses, TOY: self.is_toy}
+        used = {"llm": self.asks, "editor": self.edits or self.draws, "spacy_model": self.parses, TOY: self.is_toy}
         return frozenset(name for name, is_used in used.items() if is_used)
 
 
 @dataclass(frozen=True)
-class Baseline:
-    """A method that RePair is compared with."""
+class Method:
+    """A method: a baseline that trains on samples, or RePair or a variant of it, which trains on records."""
 
     name: str  # name in `--methods` and in the tables
-    parts: Mapping[Part, Maker] = field(default_factory=dict)  # the maker of each part's samples
+    parts: Mapping[Part, Maker] = field(default_factory=dict)  # of a baseline: the maker of each part's samples
+    loss: str = "batch"  # default of the settings: a pair beside an anchor is one more pair of the batch
     objective: MakeObjective | None = None  # None means the loss of the settings
     more_images: int = 0  # images that its objective encodes for each anchor, beside those of the batch
     needs: tuple[str, ...] = ()  # packages of the extra `repair-hf[study]` that it uses
 
-    fill: ClassVar[str] = ""  # name of the fill from records
-    loss: ClassVar[str] = "batch"  # a pair beside an anchor is one more pair of the batch
-
-    @property
-    def makes_data(self) -> bool:
-        return bool(self.parts)
-
-    @property
-    def tuned_as(self) -> str:
-        """The method whose hyperparameters it uses: its own."""
-        return self.name
-
-    @property
-    def means(self) -> frozenset[str]:
-        return frozenset().union(*(maker.means for maker in self.parts.values()))
-
-    @property
-    def draws(self) -> bool:
-        return any(maker.draws for maker in self.parts.values())
-
-
-@dataclass(frozen=True)
-class RepairVariant:
-    """RePair, or a variant of it: options of the pipeline's stages."""
-
-    name: str  # name in `--methods` and in the tables
+    # of RePair and its variants
+    fill: str = ""  # default of the settings; empty for what has no records
     mine: Mapping[str, Any] = field(default_factory=dict)  # options of `mine` that differ from the study's
     synthesize: Mapping[str, Any] = field(default_factory=dict)  # options of `synthesize` that differ
-    fill: str = "edits"  # default of the settings, and so is `loss`
-    loss: str = "both"
     directions: tuple[str, ...] = ("i2t", "t2i")  # directions whose failures are repaired
     swap: str | None = None  # name of the swap whose LLM and editor it uses
     edits: bool = True  # whether it trains on the edits; False is the false positives alone
     own_fill: type[PaperGrid] | None = None  # None means the fill of the settings
-    objective: MakeObjective | None = None  # None means the loss of the settings
-    # the method whose hyperparameters it uses: that from which an ablation differs in one choice only
-    tuned_as: str = "repair"
+    # the method whose hyperparameters it uses, from which an ablation differs in one choice only; empty for its own
+    tuned_as: str = ""
 
-    makes_data: ClassVar[bool] = True
-    draws: ClassVar[bool] = False
-    more_images: ClassVar[int] = 0
-    needs: ClassVar[tuple[str, ...]] = ()
+    @property
+    def makes_data(self) -> bool:
+        return bool(self.parts or self.fill)
 
     @property
     def product(self) -> str:
-        """Name of its records' folder; variants that differ in training only share records."""
+        """Name of its records' folder; empty without records. Variants that differ in training only share records."""
         is_own = self.mine or self.synthesize or len(self.directions) == 1
-        return self.swap or (self.name if is_own else "repair")
+        return self.fill and (self.swap or (self.name if is_own else "repair"))
 
     @property
     def means(self) -> frozenset[str]:
-        return frozenset({"llm", "editor"} if "t2i" in self.directions else {"llm"})
-
-
-Method = Baseline | RepairVariant
+        """What its data need, as for a maker."""
+        if self.fill:
+            return frozenset({"llm", "editor"} if "t2i" in self.directions else {"llm"})
+        return frozenset().union(*(maker.means for maker in self.parts.values()))

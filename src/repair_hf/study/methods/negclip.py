@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.methods.method import Baseline, Maker
+from repair_hf.study.methods.method import Maker, Method
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc, Span
@@ -84,4 +84,4 @@ def _parts(document: Doc, matcher: Any) -> Iterator[list[Cut]]:
 
 
 SWAPS = Maker("negclip", make, parses=True)
-METHOD = Baseline("negclip", {"negative": SWAPS}, needs=("spacy",))
+METHOD = Method("negclip", {"negative": SWAPS}, needs=("spacy",))

@@ -11,7 +11,7 @@ import random
 from typing import Any
 
 from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.methods.method import Baseline, Maker
+from repair_hf.study.methods.method import Maker, Method
 from repair_hf.toyworld import captions, renderer
 from repair_hf.toyworld.truth import domain_of
 
@@ -35,4 +35,4 @@ async def make(context: MakerContext) -> list[dict[str, Any]]:
 
 
 PAIRS = Maker("new-pairs", make, is_toy=True)
-METHOD = Baseline("new-pairs", {"negative": PAIRS})
+METHOD = Method("new-pairs", {"negative": PAIRS})

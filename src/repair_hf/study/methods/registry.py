@@ -18,7 +18,7 @@ from repair_hf.study.methods import (
     sugarcrepe,
     tripletclip,
 )
-from repair_hf.study.methods.method import Method, RepairVariant
+from repair_hf.study.methods.method import Method
 
 METHODS: tuple[Method, ...] = (
     repair.VANILLA,
@@ -47,20 +47,15 @@ def load_methods(swaps: Iterable[str] = ()) -> dict[str, Method]:
     for name in swaps:
         if name in found:
             raise UserError(f"`swaps` has {name!r}, which is another method, too; choose another name.")
-        found[name] = RepairVariant(name, swap=name)
+        found[name] = repair.variant(name, swap=name)
     return found
 
 
 def check_installed(methods: Iterable[Method]) -> None:
     """Raise a UserError if an optional package of some methods is missing."""
-    missing = {
-        method.name: package
-        for method in methods
-        for package in method.needs
-        if importlib.util.find_spec(package) is None
-    }
-    if missing:
-        raise UserError(
-            f"{', '.join(missing)} need packages that are not installed ({', '.join(sorted(set(missing.values())))}): "
-            "pip install 'repair-hf[study]', or leave these methods out."
-        )
+    for method in methods:
+        if missing := [package for package in method.needs if importlib.util.find_spec(package) is None]:
+            raise UserError(
+                f"`{method.name}` needs a package that is not installed ({missing[0]}): pip install "
+                "'repair-hf[study]', or leave this method out."
+            )

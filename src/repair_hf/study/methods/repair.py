@@ -19,21 +19,29 @@ train`: each edit stands beside the item that it was made from, in the global ba
 
 from __future__ import annotations
 
-from repair_hf.study.methods.hard_negatives import HardNegatives, HardNegativesOnly
-from repair_hf.study.methods.method import Baseline, RepairVariant
+from typing import Any
 
-VANILLA = Baseline("vanilla")
+from repair_hf.study.methods.hard_negatives import HardNegatives, HardNegativesOnly
+from repair_hf.study.methods.method import Method
+
+
+def variant(name: str, *, fill: str = "edits", loss: str = "both", tuned_as: str = "repair", **choices: Any) -> Method:
+    """Return RePair with other choices."""
+    return Method(name, fill=fill, loss=loss, tuned_as=tuned_as, **choices)
+
+
+VANILLA = Method("vanilla")
 VARIANTS = (
-    RepairVariant("repair-i2t", directions=("i2t",), tuned_as="repair-i2t"),
-    RepairVariant("repair-t2i", directions=("t2i",), tuned_as="repair-t2i"),
-    RepairVariant("repair"),
-    RepairVariant("wo-failure", mine={"false_positives": "random"}),
-    RepairVariant("wo-repair", fill="paper", edits=False),
-    RepairVariant("wo-qc", synthesize={"audited": False}),
-    RepairVariant("wo-pqc", synthesize={"select": "first"}),
-    RepairVariant("repair-paper", fill="paper", loss="grid", tuned_as="repair-paper"),
-    RepairVariant("full-matrix", fill="paper", loss="batch"),
-    RepairVariant(
+    variant("repair-i2t", directions=("i2t",), tuned_as="repair-i2t"),
+    variant("repair-t2i", directions=("t2i",), tuned_as="repair-t2i"),
+    variant("repair"),
+    variant("wo-failure", mine={"false_positives": "random"}),
+    variant("wo-repair", fill="paper", edits=False),
+    variant("wo-qc", synthesize={"audited": False}),
+    variant("wo-pqc", synthesize={"select": "first"}),
+    variant("repair-paper", fill="paper", loss="grid", tuned_as="repair-paper"),
+    variant("full-matrix", fill="paper", loss="batch"),
+    variant(
         "hard-neg-only",
         fill="paper",
         loss="grid",
@@ -42,6 +50,6 @@ VARIANTS = (
         objective=lambda encoder, fill, config: HardNegativesOnly(config.grid_weight),
         tuned_as="repair-paper",
     ),
-    RepairVariant("repair-grid", loss="grid", tuned_as="repair-paper"),
-    RepairVariant("repair-batch", loss="batch"),
+    variant("repair-grid", loss="grid", tuned_as="repair-paper"),
+    variant("repair-batch", loss="batch"),
 )

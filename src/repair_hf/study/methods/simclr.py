@@ -23,7 +23,7 @@ from transformers import TrainerCallback, TrainingArguments
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.runtime.options import UserError
 from repair_hf.study.methods.losses import alike, anchor_loss, two_views
-from repair_hf.study.methods.method import Baseline
+from repair_hf.study.methods.method import Method
 from repair_hf.training.step import Objective, Step
 
 HIDDEN, OUT, TEMPERATURE = 4096, 256, 0.1
@@ -109,6 +109,6 @@ def _views(height: int, width: int) -> nn.Module:
     )
 
 
-METHOD = Baseline(
+METHOD = Method(
     "simclr", objective=lambda encoder, fill, config: TwoViews(encoder), more_images=VIEWS, needs=("kornia",)
 )

@@ -14,10 +14,9 @@ from typing import Any
 
 from torch import Tensor
 
-from repair_hf.study.methods.candidates import as_cell
-from repair_hf.study.methods.context import MakerContext
+from repair_hf.study.methods.context import MakerContext, as_cell
 from repair_hf.study.methods.losses import alike, anchor_loss, multi_positive
-from repair_hf.study.methods.method import Baseline, Maker
+from repair_hf.study.methods.method import Maker, Method
 from repair_hf.training.step import Objective, Step
 
 TEMPERATURE = 0.1
@@ -44,4 +43,4 @@ class MultiPositive(Objective):
 
 
 DRAWN = Maker("stablerep", make, draws=True)
-METHOD = Baseline("stablerep", {"drawn": DRAWN}, lambda encoder, fill, config: MultiPositive())
+METHOD = Method("stablerep", {"drawn": DRAWN}, objective=lambda encoder, fill, config: MultiPositive())

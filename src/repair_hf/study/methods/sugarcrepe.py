@@ -15,9 +15,8 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from repair_hf.study.methods.candidates import CANDIDATES, nearest_captions
-from repair_hf.study.methods.context import MakerContext, NoSample
-from repair_hf.study.methods.method import Baseline, Maker
+from repair_hf.study.methods.context import CANDIDATES, MakerContext, NoSample, nearest_captions
+from repair_hf.study.methods.method import Maker, Method
 
 MOST_NEW = 0.5  # share of words
 
@@ -45,4 +44,4 @@ def is_small(caption: str, text: str) -> bool:
 
 
 HARD_NEGATIVES = Maker("sugarcrepe", make, asks={"hard_negative": CANDIDATES})
-METHOD = Baseline("sugarcrepe", {"negative": HARD_NEGATIVES})
+METHOD = Method("sugarcrepe", {"negative": HARD_NEGATIVES})

@@ -16,9 +16,8 @@ from typing import Any
 from torch import Tensor
 
 from repair_hf.pairs.wording import bare_caption
-from repair_hf.study.methods.candidates import as_cell
-from repair_hf.study.methods.context import MakerContext, NoSample
-from repair_hf.study.methods.method import Baseline, Maker
+from repair_hf.study.methods.context import MakerContext, NoSample, as_cell
+from repair_hf.study.methods.method import Maker, Method
 from repair_hf.training.step import Objective, Step, mean_over_pairs, softmax_loss
 
 
@@ -47,4 +46,4 @@ class Triplet(Objective):
 
 
 NEGATIVE_PAIRS = Maker("tripletclip", make, asks={"hard_negative": 1}, draws=True)
-METHOD = Baseline("tripletclip", {"negative": NEGATIVE_PAIRS}, lambda encoder, fill, config: Triplet())
+METHOD = Method("tripletclip", {"negative": NEGATIVE_PAIRS}, objective=lambda encoder, fill, config: Triplet())
