@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 from datasets import Dataset
 
-from repair_hf.analysis.comparisons import repair_findings
 from repair_hf.analysis.run_data import RunData
-from repair_hf.analysis.run_findings import DENSITY, error_finding, funnel, lost_at
+from repair_hf.analysis.run_findings import DENSITY, error_finding, funnel, lost_at, repair_findings
 
 NOTHING = RunData("run", None, (), Dataset.from_dict({}), pd.DataFrame(), pd.DataFrame())
 

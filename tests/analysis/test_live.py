@@ -3,11 +3,8 @@
 import re
 
 from repair_hf.analysis.live import LiveView
-from repair_hf.analysis.pages import gallery
-from repair_hf.analysis.record_sample import RecordSample, sample_records
 from repair_hf.llm.cost import Usage, known_dollars
 from repair_hf.pairs.dataset import load_pairs
-from repair_hf.records.dataset import load_records
 from repair_hf.synthesis.audit import Verdict
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.sources import SourceImages
@@ -70,16 +67,3 @@ def test_synthesize_leaves_it(toy_run):
     page = (toy_run / "records" / "live.html").read_text()
     done = re.search(r"([\d,]+) of ([\d,]+) failures", page)
     assert done[1] == done[2] and "Synthesis ended" in page
-
-
-def test_candidates_of_a_run_are_shown_as_images(toy_run):
-    folder = toy_run / "records"
-    rows = sample_records(load_records(folder), n=8, folders=[folder]).rows
-    for row in rows:
-        if row["direction"] == "i2t":
-            assert "candidate_images" not in row
-            continue
-        chosen = row["candidate_images"][row["candidate"]]
-        assert len(row["candidate_images"]) == 3 and chosen.tobytes() == row["edit_image"].convert("RGB").tobytes()
-    page = gallery(RecordSample(rows, {"t2i": 4, "i2t": 4}))
-    assert page.count("<figure") == page.count("<figure class=selected") * 3 == 12

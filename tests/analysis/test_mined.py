@@ -42,7 +42,7 @@ def test_mine_ends_with_the_command_that_shows_what_it_found(pairs_folder, mined
 def test_analyze_counts_what_a_slow_look_counts(mined, tmp_path, capsys):
     assert main(["analyze", str(mined), "--output", str(tmp_path)]) == 0
     assert "Wrong annotations?" in capsys.readouterr().out and (tmp_path / "questions.csv").is_file()
-    rows, found = load_mined(mined).failures.to_list(), counts(mined)
+    rows, found = load_mined(mined).table.to_dict("records"), counts(mined)
     for way in ("t2i", "i2t"):
         own = [row for row in rows if row["direction"] == way]
         missed = [row for row in own if row["fp_rank"] < row["gt_rank"]]
@@ -75,7 +75,7 @@ def test_near_identical_images_are_named(clip_folder, pairs_folder, tmp_path):
     names = [row["image"] for row in rows]
     twins = sum(
         names[row["gt"]].split(".")[0].removesuffix("-again") == names[row["fp"]].split(".")[0].removesuffix("-again")
-        for row in table.failures.to_list()
+        for row in table.table.to_dict("records")
         if row["direction"] == "t2i" and row["fp_rank"] < row["gt_rank"]
     )
     assert counts(tmp_path / "out")["Near-identical products", "t2i"] >= twins > 0

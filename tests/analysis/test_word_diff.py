@@ -1,6 +1,6 @@
 import random
 
-from repair_hf.analysis.word_diff import compare
+from repair_hf.analysis.record_sample import compare
 
 
 def test_changes_are_marked_and_case_and_punctuation_are_no_change():

@@ -7,8 +7,7 @@ from PIL import Image
 
 from repair_hf.analysis.charts import DPI, save
 from repair_hf.analysis.example_grid import full_grids
-from repair_hf.analysis.margins import margins
-from repair_hf.analysis.pictures import case_figure, changed_pixels
+from repair_hf.analysis.pictures import case_figure, changed_pixels, margins
 from repair_hf.cli.main import main
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.records.dataset import load_records

@@ -219,15 +219,17 @@ WAYS = {
 PICTURES = {"no image": b"no image", "30000x1": png(30_000, 1, 1)}
 
 
-def images_of(name: str) -> dict[str, tuple[Damage, str]]:
-    """Cells of an image column that name files elsewhere, or hold no good image."""
+def images_of(name: str, *ways: str) -> dict[str, tuple[Damage, str]]:
+    """Cells of an image column that name files elsewhere, by default in all `WAYS`, or hold no good image."""
     wanted = f"images of `{name}` cannot be used"
-    bad = {way: cell(name, {"bytes": None, "path": path}) for way, path in WAYS.items()}
+    bad = {way: cell(name, {"bytes": None, "path": WAYS[way]}) for way in ways or WAYS}
+    if ways:
+        return {f"{name}: {way}": (damage, f"1 {wanted}") for way, damage in bad.items()}
     bad |= {kind: cell(name, {"bytes": content, "path": None}) for kind, content in PICTURES.items()}
     return {f"{name}: {kind}": (damage, f"1 {wanted}") for kind, damage in (bad | {"link": linked(name)}).items()}
 
 
-SOURCE_IMAGES = images_of("q_image") | images_of("gt_image") | images_of("fp_image")
+SOURCE_IMAGES = images_of("gt_image") | images_of("q_image", "http") | images_of("fp_image", "http")  # one reader
 EDITS = images_of("edit_image")
 RECORDS: dict[str, tuple[Damage, str]] = {
     **{f"no {name}": (table(lambda rows, name=name: rows.drop_columns([name])), f"lack the columns ['{name}']")

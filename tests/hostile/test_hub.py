@@ -48,7 +48,7 @@ def nobody_was_asked(hub: Hub) -> bool:
     return not hub.count(".*(x|link|secret|absent).png")
 
 
-@pytest.mark.parametrize("column", ["q_image", "gt_image", "fp_image", "edit_image"])
+@pytest.mark.parametrize("column", ["gt_image", "edit_image"])
 def test_records_on_the_hub_open_no_file(column, hub, client, illustrated_folder, pairs_folder, clip_folder, tmp_path):
     folder, repo = tmp_path / "records", f"you/{column}"
     shutil.copytree(illustrated_folder, folder)

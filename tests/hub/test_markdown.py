@@ -6,7 +6,7 @@ import html
 import re
 
 from repair_hf.analysis.tables import markdown
-from repair_hf.hub.markdown import code, without_folders
+from repair_hf.hub.rendering import code, without_folders
 
 
 def test_a_code_span_shows_the_text_and_does_nothing(hostile_text, rendered):

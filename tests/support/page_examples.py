@@ -79,6 +79,4 @@ def odd(row: dict, text: str) -> dict:
     """A record with a long id, an odd caption and candidates."""
     kinds = ("q_text",) if row["direction"] == "t2i" else ("gt_text", "fp_text", "edit_text")
     seen = {"candidate_similarities": [0.9, None, 0.7], "candidate": 0, "edit_instruction": text}
-    if row["direction"] == "t2i":
-        seen["candidate_images"] = [row["edit_image"], None, row["edit_image"]]
     return row | dict.fromkeys(kinds, text) | dict.fromkeys(("q_id", "gt_id", "fp_id"), LONG) | seen

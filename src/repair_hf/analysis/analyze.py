@@ -37,7 +37,7 @@ def analyze(run: str | Path, output: str | Path | None = None, *, pairs: PairsPl
         if is_mined(run):
             mined = load_mined(run, known)
             found = [questions(mined)]
-            counts = f"{mined.folder.name} · {len(mined.failures):,} false positives"
+            counts = f"{mined.folder.name} · {len(mined.table):,} false positives"
             drawn = sample_failures(mined, n=SAMPLES)
             write_report(folder, "What was mined", counts, found, drawn.rows)
             return found
@@ -45,7 +45,7 @@ def analyze(run: str | Path, output: str | Path | None = None, *, pairs: PairsPl
         answers, found = run_findings(data)
         rows = []
         if len(data.records):
-            rows = sample_records(data.records, n=SAMPLES, pairs=known, folders=data.folders).rows
+            rows = sample_records(data.records, n=SAMPLES, pairs=known).rows
         counts = f"{data.name} · {len(data.kept):,} records, {len(data.dropped):,} failures dropped"
         write_report(folder, "What was repaired", counts, found, rows, answers)
         return [answers.helped, *found]

@@ -8,10 +8,9 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-from PIL import Image
 
 from repair_hf.analysis.costs import span
 from repair_hf.analysis.pages import card, render
@@ -93,16 +92,10 @@ class LiveView:
         edit = next(candidate for candidate in repair.candidates if candidate is not None)
         for role in SOURCES:
             if kinds[role] == "image":
-                row[f"{role}_image"] = self._picture(repair.at[role])
+                with suppress(UnreadableImage):
+                    row[f"{role}_image"] = self.builder.sources.picture(repair.at[role])
         if kinds["edit"] == "image":
-            row["candidate_images"] = [path and open_picture(path.read_bytes()) for path in repair.candidates]
-            row["edit_image"] = next(filter(None, row["candidate_images"]))
+            row["edit_image"] = open_picture(edit.read_bytes())
         else:
             row["edit_text"] = edit
         return row
-
-    def _picture(self, at: int) -> Image.Image | None:
-        try:
-            return self.builder.sources.picture(at)
-        except UnreadableImage:
-            return None

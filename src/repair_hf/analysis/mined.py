@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from datasets import Dataset
 
 from repair_hf.analysis.record_sample import RecordSample, draw_places
 from repair_hf.analysis.report import Finding
@@ -31,14 +30,8 @@ class Mined:
     """Mined failures with their pairs."""
 
     folder: Path
-    failures: Dataset
+    table: pd.DataFrame  # with `margin`, the cosine of the false positive minus that of the ground truth, and `ahead`
     pairs: Pairs
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """The failures with `margin`, the cosine of the false positive minus that of the ground truth."""
-        table = self.failures.with_format("arrow")[:].to_pandas()
-        return table.assign(margin=table["fp_score"] - table["gt_score"], ahead=table["fp_rank"] < table["gt_rank"])
 
 
 def is_mined(place: str | Path) -> bool:
@@ -52,9 +45,10 @@ def load_mined(place: str | Path, pairs: Pairs | None = None) -> Mined:
     Raises:
         UserError: If its pairs are not on record, not where they were, or others.
     """
-    folder, failures = Path(place), load_failures(place)
+    folder, table = Path(place), load_failures(place).with_format("arrow")[:].to_pandas()
     pairs = recorded_pairs(folder) if pairs is None else pairs
-    mined = Mined(folder, failures, pairs)
+    table = table.assign(margin=table["fp_score"] - table["gt_score"], ahead=table["fp_rank"] < table["gt_rank"])
+    mined = Mined(folder, table, pairs)
     _check_pairs(mined)
     return mined
 
@@ -127,7 +121,7 @@ def _image_cosines(mined: Mined) -> np.ndarray | None:
 
 def _check_pairs(mined: Mined) -> None:
     ids = {"image": mined.pairs.images["image_id"][:], "text": mined.pairs.captions["caption_id"][:]}
-    for row in mined.failures.select(range(min(len(mined.failures), FAR))).to_list():
+    for row in mined.table.head(FAR).to_dict("records"):
         for role in SOURCES:
             known, place = ids[MODALITIES[row["direction"]][role]], row[role]
             if place >= len(known) or row.get(f"{role}_id", known[place]) != known[place]:

@@ -15,9 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from repair_hf.analysis.charts import CARD, INK, MUTED, PAPER, ROLES, RULE
-from repair_hf.analysis.record_sample import ROLE_NAMES, RecordSample
+from repair_hf.analysis.record_sample import ROLE_NAMES, RecordSample, marked_texts
 from repair_hf.analysis.tables import Rows
-from repair_hf.analysis.word_diff import marked_texts
 from repair_hf.records.columns import REASONS
 
 FEW_COLORS = 4096  # a drawing has fewer; lossless compression is smaller for it
@@ -99,15 +98,7 @@ def card(row: dict[str, Any]) -> dict[str, Any]:
         for role in roles
     ]
     facts = {name: value for name, value in _facts(row).items() if value}
-    thumbnails = {"candidates": _thumbnails(row), "is_measured": bool(_similarities(row))}
-    return {"cells": cells, **thumbnails, "facts": facts}
-
-
-def _thumbnails(row: dict[str, Any]) -> list[tuple[Image.Image | None, str, bool]]:
-    """Collect the image of each candidate, its label, and whether it was selected; empty without images."""
-    pictures = row.get("candidate_images") or []
-    words = _similarities(row) or [f"candidate {number}" for number in range(1, len(pictures) + 1)]
-    return [(each, words[place], place == row.get("candidate")) for place, each in enumerate(pictures)]
+    return {"cells": cells, "facts": facts}
 
 
 def _facts(row: dict[str, Any]) -> dict[str, str | None]:
@@ -119,7 +110,7 @@ def _facts(row: dict[str, Any]) -> dict[str, str | None]:
         "audit of the false positive": row.get("fp_reason"),
         "error types": ", ".join(row.get("error_types") or ()),
         "instruction": row.get("edit_instruction"),
-        "candidates": "" if row.get("candidate_images") else " · ".join(_similarities(row)),
+        "candidates": " · ".join(_similarities(row)),
         "record": row.get("record_id"),
     }
 

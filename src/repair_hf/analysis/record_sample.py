@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
+import difflib
 import random
+import string
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from datasets import Dataset
 
-from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.dataset import Pairs
-from repair_hf.pairs.images import read_cell
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, SOURCES
 from repair_hf.records.images import record_at, restore_images
 from repair_hf.runtime.options import UserError
-from repair_hf.synthesis.candidates import candidate_files
-from repair_hf.synthesis.sources import open_picture
 
 ROLE_NAMES = {"q": "query", "gt": "ground truth", "fp": "false positive", "edit": "edit"}
 HEADLINES = {  # direction -> its name, what went wrong, what was done about it
@@ -65,21 +61,18 @@ class RecordSample:
     @property
     def provenance(self) -> str:
         """The models, without the folders that they were loaded from."""
-        row = self.rows[0]
-        made_by = {what: str(row[what]) for what in ("retriever", "llm", "editor") if what in row}
-        names = {what: "/".join(name.rstrip("/").split("/")[-2:]) for what, name in made_by.items()}
-        return " · ".join(f"{what} {name}" for what, name in names.items())
+        made_by = {what: str(self.rows[0][what]) for what in ("retriever", "llm", "editor") if what in self.rows[0]}
+        return " · ".join(f"{what} {'/'.join(name.rstrip('/').split('/')[-2:])}" for what, name in made_by.items())
 
     @property
     def sections(self) -> list[tuple[str, str, str, list[dict[str, Any]]]]:
         """Name, meaning, count and rows of each direction that has rows."""
-        found = []
-        for direction, available in self.available.items():
-            name, failure, repair = HEADLINES[direction]
-            meaning = f"{failure}, {repair}" if self.is_repaired else failure
-            if rows := self.of(direction):
-                found.append((name, meaning, f"{len(rows)} of {available:,}", rows))
-        return found
+        return [
+            (name, f"{failure}, {repair}" if self.is_repaired else failure, f"{len(rows)} of {available:,}", rows)
+            for direction, available in self.available.items()
+            for name, failure, repair in [HEADLINES[direction]]
+            if (rows := self.of(direction))
+        ]
 
 
 def sample_records(
@@ -90,13 +83,11 @@ def sample_records(
     error_type: str | None = None,
     reason: str | None = None,
     pairs: Pairs | None = None,
-    folders: Sequence[Path] = (),
     seed: int = 0,
 ) -> RecordSample:
     """Draw `n` records or dropped failures, the same number from each direction as far as possible.
 
-    Rows can be limited to one direction, one type of error, or one reason; `pairs` fill in missing images. Rows get
-    `candidate_images` if one of the `folders` of records holds them.
+    Rows can be limited to one direction, one type of error, or one reason; `pairs` fill in missing images.
 
     Raises:
         UserError: If there is nothing to draw, or `pairs` lack an image that the table names.
@@ -111,11 +102,7 @@ def sample_records(
         raise UserError(f"Nothing to draw: {_description(table, error_type, reason)}: {counts}, and `n` is {n}.")
     chosen = table.select(drawn)
     chosen = chosen if pairs is None else restore_images(chosen, pairs)
-    rows = [record_at(chosen, place) for place in range(len(chosen))]
-    if folders:
-        cells = undecoded(chosen, "fp_image")["fp_image"]
-        rows = [row | _candidate_images(row, cell, folders) for row, cell in zip(rows, cells, strict=True)]
-    return RecordSample(rows, counts)
+    return RecordSample([record_at(chosen, place) for place in range(len(chosen))], counts)
 
 
 def draw_places(
@@ -136,24 +123,41 @@ def draw_places(
     return [place for places in drawn for place in places], counts
 
 
-def _candidate_images(row: dict[str, Any], fp: dict[str, Any] | None, folders: Sequence[Path]) -> dict[str, list]:
-    """Find the candidate images of a row in folders of records; empty without them, or if they are captions."""
-    if fp is None or not row["candidate_similarities"]:
-        return {}
-    made_from = {"source": hashlib.sha256(read_cell(fp)).hexdigest(), "instruction": row["edit_instruction"]}
-    made_from |= {"editor": row["editor"], "seed": row["seed"]}
-    for folder in folders:
-        files = candidate_files(folder / "candidates", len(row["candidate_similarities"]), made_from)
-        if any(file.is_file() for file in files):
-            return {"candidate_images": [open_picture(f.read_bytes()) if f.is_file() else None for f in files]}
-    return {}
-
-
 def _description(table: Dataset, error_type: str | None, reason: str | None) -> str:
-    if reason is not None:
-        found = Counter(table["reason"][:])
-        return f"failures dropped as {reason!r} (the table has {dict(found.most_common()) or 'none'})"
-    if error_type is not None:
-        found = Counter(name for types in table["error_types"][:] for name in types or ())
-        return f"records with an error of type {error_type!r} (the table has {dict(found.most_common()) or 'none'})"
-    return "records"
+    if reason is None and error_type is None:
+        return "records"
+    names = table["reason"][:] if reason else [name for types in table["error_types"][:] for name in types or ()]
+    what = f"failures dropped as {reason!r}" if reason else f"records with an error of type {error_type!r}"
+    return f"{what} (the table has {dict(Counter(names).most_common()) or 'none'})"
+
+
+Run = tuple[Literal["same", "out", "in"], str]
+
+
+def compare(before: str, after: str) -> tuple[list[Run], list[Run]]:
+    """Align two texts: `before` as kept and removed words, `after` as kept and added words.
+
+    Words that differ only in case or punctuation count as the same.
+    """
+    old, new = before.split(), after.split()
+    matcher = difflib.SequenceMatcher(None, [_bare(w) for w in old], [_bare(w) for w in new], autojunk=False)
+    left: list[Run] = []
+    right: list[Run] = []
+    for kind, i, j, k, m in matcher.get_opcodes():
+        is_same = kind == "equal"
+        left.append(("same" if is_same else "out", " ".join(old[i:j])))
+        right.append(("same" if is_same else "in", " ".join(new[k:m])))
+    return [run for run in left if run[1]], [run for run in right if run[1]]
+
+
+def marked_texts(row: dict[str, Any]) -> dict[str, list[Run]]:
+    """Return the captions of a record or failure by role, with the words that its edit changed, if it has one."""
+    roles = [role for role, kind in MODALITIES[row["direction"]].items() if kind == "text"]
+    texts: dict[str, list[Run]] = {role: [("same", row.get(f"{role}_text") or "")] for role in roles}
+    if row.get("edit_text"):
+        texts["fp"], texts["edit"] = compare(row["fp_text"], row["edit_text"])
+    return texts
+
+
+def _bare(word: str) -> str:
+    return word.lower().strip(string.punctuation) or word

@@ -1,19 +1,28 @@
-"""All findings of a run: whether repair helped, failures, edits, costs, people."""
+"""All findings of a run: whether repair helped, failures, edits, costs, people.
+
+What answers whether repair helped is what `repair-hf evaluate` compared below the run's folder: the difference between
+a model that was trained with records and one that was trained without. The change from the base does not: plain
+training raises R@1, too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from repair_hf.analysis.comparisons import repair_findings
 from repair_hf.analysis.costs import PAID_HEADS, describe_paid, paid_rows
-from repair_hf.analysis.people.findings import people_findings
+from repair_hf.analysis.people.agreement import people_findings
 from repair_hf.analysis.report import Answers, Finding
 from repair_hf.analysis.run_data import RunData
-from repair_hf.analysis.tables import percent, round_rows
+from repair_hf.analysis.tables import difference_cell, label, percent, round_rows
+from repair_hf.evaluation.comparison import short_names
+from repair_hf.evaluation.near_misses import NAME as NEAR_MISSES
+from repair_hf.evaluation.ranks import FILE as RANKS
 from repair_hf.llm.cost import Usage, paid_in
 from repair_hf.records.columns import DIRECTIONS, REASONS, REJECTED
 from repair_hf.runtime.files import read_json
@@ -59,7 +68,8 @@ def _what_to_look_at(data: RunData, helped: Finding) -> list[tuple[str, str]]:
 
 def funnel(data: RunData) -> Finding:
     """How many failures reached each stage."""
-    is_audited = was_audited(data)
+    # the audit says of each failure why its false positive is wrong
+    is_audited = any(table["fp_reason"].notna().any() for table in (data.kept, data.dropped))
     stages = {name: passed for name, passed in STAGES.items() if is_audited or name != "audit"}
     lost = lost_at(data.dropped, is_audited=is_audited).groupby(data.dropped["direction"]).value_counts()
     table = pd.DataFrame({"stage": ["mined", *stages.values()]})
@@ -70,11 +80,6 @@ def funnel(data: RunData) -> Finding:
         table[f"{way}, of mined"] = [percent(left, mined) for left in table[way]]
     note = "A failure is lost at the first stage that rejects it or gives no usable result; see the reasons below."
     return Finding("funnel", "From failures to records", note, table)
-
-
-def was_audited(data: RunData) -> bool:
-    """Return whether failures were audited: the audit says of each why its false positive is wrong."""
-    return bool(data.kept["fp_reason"].notna().any() or data.dropped["fp_reason"].notna().any())
 
 
 def lost_at(dropped: pd.DataFrame, *, is_audited: bool = True) -> pd.Series:
@@ -131,3 +136,77 @@ def _rounds(root: Path | None) -> list[Finding]:
     heads, rows = round_rows(history["rounds"])
     note = f"Measured on the split `{history['split']}`; stopped {history['stopped']}."
     return [Finding("rounds", "Round by round", note, pd.DataFrame(rows, columns=heads))]
+
+
+EVALUATE = "`repair-hf evaluate BASE PLAIN REPAIRED --output …`"
+
+
+def repair_findings(root: Path | None) -> list[Finding]:
+    """Return what opens a report, and how near misses and the ranks of queries changed."""
+    measured, compared = ({}, []) if root is None else find_evaluations(root)
+    names = {Path(folder): name for name, folder in short_names(list(map(str, measured))).items()}
+    repairs = {f"{names[folder / one['model']]} − {names[folder / one['reference']]}": one for folder, one in compared}
+    levels = {names[folder]: found for folder, found in measured.items()}
+    tables, data = [], []
+    for is_shown in (lambda metric: metric.endswith("_R@1"), lambda metric: metric.startswith(NEAR_MISSES)):
+        table = [
+            {"model": name} | {label(key): f"{100 * one[key]:.1f}" for key in one["intervals"] if is_shown(key)}
+            for name, one in levels.items()
+        ]
+        for name, one in repairs.items():
+            gains = {metric: gain for metric, gain in one["differences"].items() if is_shown(metric)}
+            table.append(
+                {"model": name} | {label(metric): difference_cell(metric, each) for metric, each in gains.items()}
+            )
+            data += [{"comparison": name, "metric": metric} | each for metric, each in gains.items()]
+        tables.append(pd.DataFrame([row for row in table if len(row) > 1]))
+    recall, near_misses = tables
+    helped = Finding("repair", "Did repair help?", _answer(bool(levels), data), recall if levels else None)
+    changed = [
+        {"comparison": name, "direction": way} | counts
+        for name, one in repairs.items()
+        for way, counts in one["queries"].items()
+    ]
+    found = [replace(helped, data=pd.DataFrame(data)) if data else helped]
+    if len(near_misses):
+        note = "Share of near misses that are nearer to the truth, or to the edit, than to the false positive, in %."
+        found.append(Finding("near_misses", "Near misses", note, near_misses))
+    if changed:
+        note = "repaired: first only with records; broken: first only without; improved, worsened: first with neither."
+        found.append(Finding("ranks", "Ranks with and without records", note, pd.DataFrame(changed)))
+    return found
+
+
+def find_evaluations(root: Path) -> tuple[dict[Path, dict[str, Any]], list[tuple[Path, dict[str, Any]]]]:
+    """Find what was evaluated below a folder.
+
+    Returns:
+        The metrics of each model by its folder, in the order of `evaluate`; and the comparisons of models trained with
+        records and without, each with the folder of its evaluation.
+    """
+    measured: dict[Path, dict[str, Any]] = {}
+    repairs: list[tuple[Path, dict[str, Any]]] = []
+    for folder in (path.parent for path in sorted(root.rglob("differences.json"))):
+        measured |= {folder / name: each for name, each in read_json(folder / "metrics.json").items()}
+        compared = read_json(folder / "differences.json").get("repair", ())
+        repairs += [(folder, one) for one in compared if one["reference"] is not None]
+    for folder in (path.parent for path in sorted(root.rglob(RANKS))):
+        if folder not in measured and (folder / "metrics.json").is_file():
+            measured[folder] = read_json(folder / "metrics.json", needs=("intervals",))
+    return measured, repairs
+
+
+def _answer(is_measured: bool, differences: list[dict[str, Any]]) -> str:
+    if not is_measured:
+        return f"Not measured. Run {EVALUATE} with a folder below this one."
+    if not differences:
+        return (
+            "Not known: plain training raises R@1 too, and no model without records was measured beside the repaired "
+            f"one. Train one for as many steps without `--records`, and run {EVALUATE} with a folder below this one."
+        )
+    rose, fell = sum(row["low"] > 0 for row in differences), sum(row["high"] < 0 for row in differences)
+    verdict = "Partly" if rose and fell else "Yes" if rose else "No" if fell else "Not shown"
+    return (
+        f"{verdict}: better in {rose} and worse in {fell} of {len(differences)} comparisons of training with records "
+        "and without, by R@1 and near misses. In %; *: the 95% interval excludes 0."
+    )

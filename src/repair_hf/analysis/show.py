@@ -70,7 +70,6 @@ def _of_records(place: str, options: ShowOptions, pairs: PairsPlace) -> RecordSa
         error_type=options.error_type,
         reason=options.dropped,
         pairs=moved_pairs(place, pairs),
-        folders=[Path(place)] if options.dropped is None else [],
         seed=options.seed,
     )
 

@@ -114,20 +114,21 @@ def percent(part: float, whole: float = 1) -> str:
 
 
 def interval_rows(measured: Mapping[str, Mapping[str, Any]]) -> Rows:
-    """Return heads and rows of `repair-hf evaluate`: a row per metric with an interval, a column per model."""
-    return ["", *measured], [[label(name), *cells] for name, cells in interval_cells(measured).items()]
+    """Return heads and rows of `repair-hf evaluate`: a row per metric with an interval, a column per model.
 
-
-def interval_cells(measured: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Format each metric with its interval for each model, `78.0 [76.2, 79.8]`; a dash if the model lacks it."""
-    names = list(dict.fromkeys(name for metrics in measured.values() for name in metrics["intervals"]))
-    return {
-        name: [
-            interval_cell(name, metrics[name], *metrics["intervals"][name]) if name in metrics["intervals"] else NONE
-            for metrics in measured.values()
+    A cell is `78.0 [76.2, 79.8]`, or a dash if the model lacks the metric.
+    """
+    rows = [
+        [
+            label(name),
+            *(
+                interval_cell(name, one[name], *one["intervals"][name]) if name in one["intervals"] else NONE
+                for one in measured.values()
+            ),
         ]
-        for name in names
-    }
+        for name in dict.fromkeys(name for one in measured.values() for name in one["intervals"])
+    ]
+    return ["", *measured], rows
 
 
 def difference_rows(found: Mapping[str, Mapping[str, Mapping[str, float]]], head: str) -> Rows:

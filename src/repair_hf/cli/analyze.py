@@ -36,7 +36,7 @@ def run(options: AnalyzeOptions, source: SourceOptions) -> None:
     """Write the report, or print the ledger."""
     from repair_hf.analysis.analyze import analyze, report_folder
     from repair_hf.analysis.mined import is_mined
-    from repair_hf.analysis.people.findings import people_findings
+    from repair_hf.analysis.people.agreement import people_findings
     from repair_hf.analysis.report import PAGE
     from repair_hf.analysis.run_data import synthesis_folders
     from repair_hf.llm.ledger_file import read_calls

@@ -92,7 +92,7 @@ def draw_margin(
     """Draw the margins between edits and their false positives before and after training."""
     from datasets import Dataset
 
-    from repair_hf.analysis.margins import margin_figure, margins
+    from repair_hf.analysis.pictures import margin_figure, margins
     from repair_hf.analysis.record_sample import sample_records
 
     records = _records(options, source)

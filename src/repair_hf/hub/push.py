@@ -109,8 +109,12 @@ def prepare(repo: str, kind: Literal["dataset", "model"], *, private: bool = Fal
 
     Call it early to find what would stop a push: a missing or invalid token, or a public repository.
     """
-    check_login(repo)
+    if get_token() is None:
+        raise UserError(
+            "You are not logged in to the Hub; run `hf auth login`, or set HF_TOKEN to a token with write access."
+        )
     with _one_line_errors(repo):
+        validate_repo_id(repo)
         api = HfApi()
         made = _retried(lambda: api.create_repo(repo, repo_type=kind, private=private or None, exist_ok=True))
         if private and not _retried(lambda: api.repo_info(made.repo_id, repo_type=kind)).private:
@@ -119,16 +123,6 @@ def prepare(repo: str, kind: Literal["dataset", "model"], *, private: bool = Fal
                 "settings on the Hub, or choose another --repo."
             )
         return made.repo_id
-
-
-def check_login(repo: str) -> None:
-    """Check, without asking the Hub, that there is a token and that the repository's id is valid."""
-    if get_token() is None:
-        raise UserError(
-            "You are not logged in to the Hub; run `hf auth login`, or set HF_TOKEN to a token with write access."
-        )
-    with _one_line_errors(repo):
-        validate_repo_id(repo)
 
 
 def push(parcel: Parcel, repo: str, *, private: bool = False, tag: str | None = None) -> Pushed:

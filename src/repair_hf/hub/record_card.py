@@ -13,11 +13,10 @@ from datasets import Dataset
 from huggingface_hub import DatasetCard, DatasetCardData
 
 from repair_hf.analysis.costs import describe_paid
-from repair_hf.analysis.people.findings import sentences_for_card
+from repair_hf.analysis.people.agreement import sentences_for_card
 from repair_hf.analysis.record_sample import ROLE_NAMES
 from repair_hf.analysis.tables import markdown
-from repair_hf.hub.markdown import code, without_folders
-from repair_hf.hub.rendering import TAGS, StageFolder, render
+from repair_hf.hub.rendering import TAGS, StageFolder, code, render, without_folders
 from repair_hf.llm.cost import Usage
 from repair_hf.llm.ledger_file import read_calls
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES

@@ -1,20 +1,24 @@
-"""What both cards share: what a stage left in its folder, and the templates."""
+"""What both cards share: what a stage left in its folder, Markdown from untrusted values, and the templates.
+
+Inside a code span, renderers of Markdown interpret nothing: no tag, no emphasis, no address.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
 from huggingface_hub.repocard_data import CardData
 from jinja2 import Environment, StrictUndefined
 
-from repair_hf.hub.markdown import code, without_folders
+from repair_hf.analysis.tables import NONE
 from repair_hf.runtime.files import read_json, read_yaml
 from repair_hf.runtime.redaction import without_secrets
 
@@ -99,3 +103,32 @@ def render(name: str, card_data: CardData, values: Mapping[str, Any]) -> str:
     )
     filled = environment.from_string(template(name)).render(card_data=card_data.to_yaml(), citation=CITATION, **values)
     return without_secrets(filled)
+
+
+_UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # Unicode categories of characters that a page hides
+
+
+def code(text: Any) -> str:
+    """Return `text` as a code span on one line; a dash if it is None or empty."""
+    line = " ".join("".join(map(_seen, str(text))).split()) if text is not None else ""
+    if not line:
+        return NONE
+    fence = "`" * (max(map(len, re.findall("`+", line)), default=0) + 1)
+    pad = " " if line.startswith("`") or line.endswith("`") else ""
+    return f"{fence}{pad}{line}{pad}{fence}"
+
+
+def without_folders(value: Any) -> Any:
+    """Shorten absolute paths, also in lists and dicts, to their last part: folders of a machine are private."""
+    if isinstance(value, list):
+        return [without_folders(each) for each in value]
+    if isinstance(value, dict):
+        return {key: without_folders(each) for key, each in value.items()}
+    is_path = isinstance(value, str) and PurePath(value).is_absolute()
+    return f"…/{PurePath(value).name}" if is_path else value
+
+
+def _seen(letter: str) -> str:
+    if letter in "\t\n\r" or unicodedata.category(letter) not in _UNSEEN:
+        return letter
+    return f"\\u{ord(letter):04x}"

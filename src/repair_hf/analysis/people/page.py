@@ -60,9 +60,6 @@ class Judging(ThreadingHTTPServer):
         self.lock = threading.Lock()
         super().__init__((host, port), _Handler)
 
-    def page(self) -> str:
-        return render("judge.html", questions=json.dumps(QUESTIONS[self.task]), nonce=secrets.token_urlsafe(16))
-
     def items_of(self, annotator: str) -> dict[str, Any]:
         """Return all items, and those that the annotator has answered."""
         answers = read_answers(self.folder)
@@ -106,7 +103,10 @@ class _Handler(BaseHTTPRequestHandler):
         address = urlsplit(self.path)
         picture = self.server.folder / "shown" / "pictures" / Path(address.path).name
         if address.path == "/":
-            self._send(self.server.page().encode(), "text/html; charset=utf-8")
+            page = render(
+                "judge.html", questions=json.dumps(QUESTIONS[self.server.task]), nonce=secrets.token_urlsafe(16)
+            )
+            self._send(page.encode(), "text/html; charset=utf-8")
         elif address.path == "/items" and NAME.fullmatch(name := parse_qs(address.query).get("annotator", [""])[0]):
             self._send(json.dumps(self.server.items_of(name)).encode(), "application/json")
         elif address.path.startswith("/pictures/") and picture.is_file():
