@@ -28,7 +28,7 @@ from repair_hf.mining.queries import Queries
 from repair_hf.mining.scores import decode, exact_scores, keys_of, kth_score, screen_errors
 
 RUN = 16  # neighbouring columns of a panel: a memory-mapped file is read in pieces of this size
-FEW = 0.02  # share of a block's pairs above the bounds, up to which they are counted one by one
+FEW = 0.15  # share of a block's pairs above the bounds, up to which they are counted one by one
 POOL = 1 << 20  # pairs that wait
 LOWEST = np.finfo(np.float32).min  # above the -inf that marks positives
 TRIAL = (256, 512)  # rows and columns of the block on which precisions are compared
