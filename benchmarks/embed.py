@@ -9,12 +9,14 @@ take turns.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import random
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -40,6 +42,7 @@ NOTES = {
     "loop": "the model's processor and get_..._features, batch by batch, captions padded to the model's maximum",
     "ours": "images decoded ahead by threads, distinct captions sorted by length",
     "cached": "as `ours`, images from a memory-mapped file of pixels",
+    "library": "encode of sentence-transformers, where it is installed",
     "bf16": "as `ours` in mixed precision; faster where the hardware multiplies bfloat16",
 }
 REFERENCE = "loop"
@@ -55,12 +58,14 @@ def main() -> None:
     options.add_argument("--batch", type=int, default=256, help="items encoded at once")
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = options.parse_args()
-    rows = [row for row in NOTES if row == REFERENCE or row in args.rows]
+    has_library = importlib.util.find_spec("sentence_transformers") is not None
+    wanted = [row for row in args.rows if row != "library" or has_library]
+    rows = [row for row in NOTES if row == REFERENCE or row in wanted]
     rng = random.Random(0)
     texts = [captions.write(scenes.sample(rng), rng) for _ in range(args.texts)]
     model, preprocessor = random_weights(args.architecture, texts)
     files = Dataset.from_dict({"image": _photographs(args.images)}, features=Features({"image": Image()}))
-    encoders = {
+    encoders: dict[str, Any] = {
         name: DualEncoder(model.eval(), preprocessor, device=args.device, batch_size=args.batch, precision=name)
         for name in ("fp32", "bf16")
     }
@@ -68,9 +73,11 @@ def main() -> None:
     best = {row: [0.0, 0.0, 0.0] for row in rows}  # images/s, captions/s, largest difference from the loop's vectors
     with tempfile.TemporaryDirectory() as folder:
         store = PixelStore(files, "image", preprocessor, Path(folder)) if "cached" in rows else None
-        tables = {"ours": files["image"], "cached": store, "bf16": files["image"]}
+        tables = {"ours": files["image"], "cached": store, "bf16": files["image"], "library": files["image"]}
+        if "library" in rows:
+            encoders["library"] = _Library(encoders["fp32"], folder)
         for row in rows * args.repeat:
-            encoder = encoders["bf16" if row == "bf16" else "fp32"]
+            encoder = encoders[row if row in encoders else "fp32"]
             is_loop = row == REFERENCE
             with gpu_watched(args.device) as uses[row]:
                 images, seconds = _timed(_loop_of_images if is_loop else _images, encoder, tables.get(row, files))
@@ -91,6 +98,24 @@ def main() -> None:
     print_notes(NOTES, rows, f"{args.architecture}, batches of {args.batch}, {args.images:,} JPEGs of 500 x 375,")
     print(f"{args.texts:,} captions, on {args.device}, best of {args.repeat} rounds; ratio: of the speed")
     print(f"{GPU_NOTE}; both of the last round")
+
+
+class _Library:
+    """The same model in sentence-transformers."""
+
+    def __init__(self, encoder: DualEncoder, folder: str) -> None:
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.base.modules import Transformer
+
+        encoder.model.save_pretrained(folder)
+        encoder.preprocessor.save_pretrained(folder)
+        self.model = SentenceTransformer(modules=[Transformer(folder)], device=str(encoder.device)).eval()
+        self.size = encoder.batch_size
+
+    def embed_images(self, items: Any) -> np.ndarray:
+        return self.model.encode(list(items), batch_size=self.size, normalize_embeddings=True, show_progress_bar=False)
+
+    embed_texts = embed_images
 
 
 def _speed(per_second: float, of_loop: float) -> tuple[str, str]:

@@ -15,7 +15,7 @@ def hosted(inputs, monkeypatch):
     """A server that counts its bills, and what starts the command with it; more words, and its exit status."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     with ProviderServer(Biller()) as server:
-        where = ["--llm-base-url", server.base_url(), "--editor-base-url", server.base_url()]
+        where = ["--llm-base-url", server.url(), "--editor-base-url", server.url()]
 
         def synthesize(folder: Path, *words: str) -> int:
             return main(["synthesize", *inputs, *MODELS, *where, "--output", str(folder), *words])

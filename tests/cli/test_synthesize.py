@@ -195,7 +195,7 @@ def test_what_an_outage_has_cost_is_asked_again_and_what_is_refused_is_not(input
     with ChatServer(say, log=tmp_path / "log") as llm, ImageServer(draw) as images:
         words = [*inputs, "--failures", str(tmp_path / "failures.parquet"), "--output", str(tmp_path / "r")]
         words += f"--llm openai/o --llm-base-url {llm.base_url} --max-error-rate 1 --candidates 1".split()
-        words += f"--editor openai/gpt-image-1 --editor-base-url {images.base_url('openai')}".split()
+        words += f"--editor openai/gpt-image-1 --editor-base-url {images.url('openai')}".split()
         found, told = [], []
         for is_down_now in (True, False, True):
             is_down = is_down_now

@@ -26,6 +26,8 @@ class Given(torch.nn.Module):
         super().__init__()
         self.texts = torch.from_numpy(texts)
 
+    preprocessor = None
+
     def encode_image(self, vectors: torch.Tensor) -> torch.Tensor:
         return vectors.flatten(1)
 
@@ -37,6 +39,13 @@ class Given(torch.nn.Module):
 
     def embed_texts(self, names: list[str], **options: object) -> np.ndarray:
         return self.texts.numpy()[[int(name) for name in names]]
+
+
+class Pictures(np.ndarray):
+    """Images that are their vectors."""
+
+    def resized(self, preprocessor: None) -> np.ndarray:
+        return self
 
 
 def corpus(per_image: list[int], dim: int = 16) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -92,7 +101,7 @@ def test_caption_choice_is_clip_benchmarks_but_for_ties():
     batches = [(torch.from_numpy(images[:, :, None, None]), [[2 * case, 2 * case + 1] for case in range(50)])]
     theirs = image_caption_selection.evaluate(Given(texts), batches, torch.tensor, "cpu", amp=False)
     each = [Case(f"{k}", "swap_obj", (k,), (str(2 * k), str(2 * k + 1)), str(k)) for k in range(50)]
-    cases = Cases("sugarcrepe", each, images, first_is_right, _metrics(["swap_obj"]))
+    cases = Cases("sugarcrepe", each, images.view(Pictures), first_is_right, _metrics(["swap_obj"]))
     ours = compositional_metrics(evaluate_compositional(Given(texts), [cases], "given"), [cases])
     assert ours["sugarcrepe_n_ties"] == 3
     assert ours["sugarcrepe_swap_obj"] + 3 / 50 == pytest.approx(theirs["text_acc"], abs=1e-6)

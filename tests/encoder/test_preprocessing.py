@@ -12,7 +12,7 @@ from datasets import Dataset
 from transformers import AutoConfig, AutoProcessor, Siglip2ImageProcessorPil
 
 from repair_hf.encoder.pixel_store import PixelStore
-from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.encoder.preprocessing import Preprocessor, report_captions
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
 
@@ -68,10 +68,10 @@ def test_cuts_captions_at_the_models_longest_and_counts_them(folder, caplog):
     tokenizer.model_max_length = int(1e30)
     captions = [" ".join(["circle"] * n) for n in range(1, 60)] + ["circle" * 40, "é" * 12]
     wanted = sum(len(tokenizer(caption)["input_ids"]) > longest for caption in captions)
-    assert 20 < preprocessor.report_captions(captions) == wanted < 60
+    assert 20 < report_captions(tokenizer, longest, captions) == wanted < 60
     assert f"{wanted} of 61 captions were truncated to {longest} tokens, the most that the model" in caplog.text
     caplog.clear()
-    assert preprocessor.report_captions(["a red circle"] * 3) == 0 and not caplog.text
+    assert report_captions(tokenizer, longest, ["a red circle"] * 3) == 0 and not caplog.text
     ids, n_cut = preprocessor.token_ids(captions)
     assert n_cut == wanted and max(map(len, ids)) == longest and ids[58][-1] == tokenizer.eos_token_id
     assert ids[58] == tokenizer(captions[58], truncation=True, max_length=longest)["input_ids"]

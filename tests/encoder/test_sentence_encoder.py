@@ -17,7 +17,6 @@ from repair_hf.encoder.opening import open_retriever
 from repair_hf.mining.mine import mine
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
-from repair_hf.synthesis.selection import select_captions
 from repair_hf.toyworld.corpus import build_world
 
 library = pytest.importorskip("sentence_transformers")
@@ -161,15 +160,6 @@ def test_a_model_saved_at_the_top_of_its_folder_trains_unless_it_has_more_module
     assert type(checkpoint) is type(AutoModel.from_pretrained(sentence_folders("siglip")))
     with pytest.raises(UserError, match="`repair-hf export triplets`"):
         DualEncoder.from_pretrained(sentence_folders("vision_llm"))
-
-
-def test_candidates_are_chosen_by_its_vectors(sentence_folders):
-    encoder = open_retriever(sentence_folders("vision_llm"), device="cpu")
-    texts = ["a green circle on grey paper", "green", "a red square on grey paper"]
-    (choice,) = select_captions(encoder, ["a red circle on grey paper"], [texts])
-    cosines = encoder.embed_texts(texts) @ encoder.embed_texts(["a red circle on grey paper"])[0]
-    np.testing.assert_allclose(choice.similarities, cosines, atol=1e-5)
-    assert choice.candidate == int(np.argmax(cosines))
 
 
 @pytest.mark.slow

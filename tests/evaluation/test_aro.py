@@ -129,6 +129,7 @@ def test_a_picture_that_cannot_be_embedded_is_named(photographs, relations, enco
         judging.evaluate_compositional(encoder, [cases], "m")
     torn = photographs / "red.png"
     torn.write_bytes(torn.read_bytes()[:60])
+    cases = relations(vg_rows("relation_name", ["on"] * 3))
     with pytest.raises(UserError, match=rf"^{re.escape(str(torn))} of a compositional benchmark cannot be decoded"):
         judging.evaluate_compositional(encoder, [cases], "m")
 

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from repair_hf.cli.main import main
+from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.evaluation.evaluate import evaluate
 from repair_hf.evaluation.near_misses import load_changed, load_near_misses, near_miss_margins
 from repair_hf.records.columns import MODALITIES
@@ -94,3 +95,14 @@ def test_changed_cases_are_counted_and_shown(
         assert f"show   {len(ids)} of {len(ids)} {change} near misses" in capsys.readouterr().out
     with pytest.raises(UserError, match="compares no models on near misses"):
         load_changed(illustrated_folder, "broken")
+
+
+def test_pictures_are_decoded_once_for_several_models(illustrated, clip_folder, siglip_folder, monkeypatch):
+    pictures = load_near_misses(illustrated[1])[0].pictures
+    clip, siglip = (DualEncoder.from_pretrained(folder).preprocessor for folder in (clip_folder, siglip_folder))
+    expected = [one.images(pictures[np.arange(6)]) for one in (clip, siglip)]
+    assert pictures.resized(clip).equal(expected[0]) and pictures.resized(siglip).equal(expected[1])
+    monkeypatch.setattr(pictures, "_open", None)
+    assert pictures.resized(siglip).equal(expected[1])
+    monkeypatch.setattr("repair_hf.evaluation.pictures.KEPT", 6 * 3 * 32 * 32 - 1)
+    assert pictures.resized(siglip) is pictures.resized(None) is pictures

@@ -32,7 +32,7 @@ def with_chat(provider_and_loop, tmp_path):
     def run(script, work, model=None, *, shape="openai", max_usd=None, max_calls=None, retries=QUICK, **options):
         async def main():
             with ledger_in(tmp_path, max_usd, max_calls) as ledger:
-                how = {"options": RequestOptions(**options), "retries": retries, "base_url": server.base_url(shape)}
+                how = {"options": RequestOptions(**options), "retries": retries, "base_url": server.url(shape)}
                 return await work(ChatModel(model or MODELS[shape], ledger=ledger, **how))
 
         server.answer = script

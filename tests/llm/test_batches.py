@@ -38,7 +38,7 @@ def run(tmp_path):
             await batches.submit()
             return batches.waiting, ledger.total[0], outcomes
 
-    return lambda server, questions, **ceilings: asyncio.run(main(server.base_url(), questions, **ceilings))
+    return lambda server, questions, **ceilings: asyncio.run(main(server.url(), questions, **ceilings))
 
 
 def kinds(outcomes: list) -> set[type]:

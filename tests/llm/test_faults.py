@@ -115,13 +115,13 @@ def test_a_connection_that_the_server_has_closed_meanwhile_is_opened_anew(shape,
                 assert server.hangups.acquire(timeout=60)  # blocks the loop: the client cannot see the hang-up
 
     with ProviderServer(script, idle=0.1) as server:
-        asyncio.run(main(server.base_url(shape)))
+        asyncio.run(main(server.url(shape)))
     assert len(script.questions) == 2
 
 
 @both_shapes
 def test_a_server_that_is_not_there(shape, tmp_path, ask, provider_and_loop, monkeypatch):
-    monkeypatch.setattr(provider_and_loop[0], "base_url", lambda shape: "http://127.0.0.1:9/v1")
+    monkeypatch.setattr(provider_and_loop[0], "url", lambda shape: "http://127.0.0.1:9/v1")
     with pytest.raises(ProviderError, match=r"failed 3 times in a row.*Cannot connect to host 127\.0\.0\.1:9"):
         ask(shape, Script(GOOD))
     assert not rows(tmp_path, "lost")  # nothing went out

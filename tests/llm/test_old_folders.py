@@ -50,7 +50,7 @@ def ask(ledger: Ledger, script: Script) -> list:
         return await asyncio.gather(*said, return_exceptions=True)
 
     with ProviderServer(script) as server:
-        return asyncio.run(work(ChatModel(PRICED, ledger=ledger, base_url=server.base_url())))
+        return asyncio.run(work(ChatModel(PRICED, ledger=ledger, base_url=server.url())))
 
 
 TEXTS = ("good", "malformed", "rejected", "lost")

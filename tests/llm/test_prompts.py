@@ -49,13 +49,6 @@ def test_shows_each_thing_under_its_label(name):
     assert "{query" not in system["content"] and "-----" not in system["content"]
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "edit_i2t"])
-def test_asks_for_the_very_keys_that_are_parsed(name):
-    keys = {"audit": ("gt_reason", "gt_valid", "fp_reason", "fp_too_similar"), "instruct": ("edit_instruction",)}
-    last_line = SHIPPED.chat(name, **FIELDS)[0]["content"].splitlines()[-1]
-    assert all(f'"{key}": ' in last_line for key in keys[name.split("_")[0]])
-
-
 def test_leaves_out_an_image_that_is_not_attached():
     assert shown(SHIPPED.chat("edit_i2t", **FIELDS | {"query_image": None})) == CASES["edit_i2t"][2:]
 
@@ -88,22 +81,6 @@ def test_a_caption_stays_one_quoted_line(caption):
 def test_letters_of_other_scripts_stay_as_they_are():
     text = "نامه\u200cای 👩\u200d👧 ünïcode 日本"
     assert prompts.quote(text) == f'"{text}"'
-
-
-def test_the_image_editor_gets_the_instruction_first():
-    prompt = SHIPPED.image("Recolour the bus\n green. {query}")
-    assert prompt.startswith("Recolour the bus green. {query}\n") and "{edit_instruction}" not in prompt
-
-
-WORDINGS = {"audit": {"audit": "lenient"}, "instruct": {"always_instruct": True}}
-
-
-@pytest.mark.parametrize("name", [name for name in CASES if name != "edit_i2t"])
-def test_another_wording_shows_and_asks_for_the_same(name):
-    other = Prompts(**WORDINGS[name.split("_")[0]])
-    assert shown(other.chat(name, **FIELDS)) == CASES[name]
-    assert other.text(name) != SHIPPED.text(name)
-    assert ("major mismatch" in other.text(name)) == name.startswith("audit") and "null" not in other.text(name)
 
 
 # Digests of what each prompt sends. A paid answer is found by the text that was sent: change one only with a wording.

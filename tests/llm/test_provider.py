@@ -42,7 +42,7 @@ def send(provider_and_loop):
     def run(shape, answer, model=None, **parameters):
         server.answer = script = Script(answer)
         model = model or MODELS[shape]
-        provider = LiteLLM(model, base_url=server.base_url(shape), timeout=60.0)
+        provider = LiteLLM(model, base_url=server.url(shape), timeout=60.0)
         request = {"model": model, "messages": MESSAGES, "temperature": 0.0, "max_tokens": 50, "seed": 3, **parameters}
         reply = runner.run(provider(request))
         (question,) = script.questions  # neither LiteLLM nor an SDK asks again

@@ -10,5 +10,5 @@ SOON = Retries(attempts=4, first_wait=0.01, longest_wait=0.02)
 
 def editor_at(server, shape, *, model=None, size=512, concurrency=8, retries=SOON, **options) -> HostedEditor:
     options = RequestOptions(**{"timeout": 60.0, "concurrency": concurrency} | options)
-    how = {"base_url": server.base_url(shape), "size": size, "options": options, "retries": retries}
+    how = {"base_url": server.url(shape), "size": size, "options": options, "retries": retries}
     return HostedEditor(model or MODELS[shape], **how)

@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import repeat
 from typing import Literal
 
-from batch_server import BatchService
+from batch_server import BatchServer
 from PIL import Image
 
 from repair_hf.toyworld.server import ENDPOINT, Response
+from repair_hf.toyworld.server import _Handler as ChatHandler
 
 Shape = Literal["openai", "gemini"]
 MODELS: dict[Shape, str] = {"openai": "openai/some-model", "gemini": "gemini/gemini-2.5-flash"}
@@ -129,44 +129,44 @@ def png(size: tuple[int, int] = (64, 48), colour: str | tuple[int, int, int] = "
     return buffer.getvalue()
 
 
-class ProviderServer:
-    """Serves in the background while it is entered.
+class ProviderServer(BatchServer):
+    """The shipped server with more shapes and faults.
 
     Args:
         answer: Gets each request, in a thread of its connection; may be replaced.
         idle: Seconds after which a connection that nobody uses is closed; None for never.
 
     Attributes:
-        batches: The batch API; its `delay` is how long a batch takes.
         fetched: Paths that were asked for by GET.
         hangups: Released once for each connection that was closed.
     """
 
     def __init__(self, answer: Answer, *, idle: float | None = None) -> None:
-        self._http = _Server(("127.0.0.1", 0), _Handler)
-        self._http.front, self._http.idle = self, idle
-        self.answer, self.fetched, self.hangups = answer, [], threading.Semaphore(0)
-        self.batches = BatchService(
-            lambda body: self.respond(Question(ENDPOINT, {}, json.dumps(body).encode())), lambda body: None
-        )
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        super().__init__(answer)
+        self.RequestHandlerClass, self.idle = _Handler, idle
+        self.fetched, self.hangups = [], threading.Semaphore(0)
 
-    def base_url(self, shape: Shape = "openai") -> str:
+    def url(self, shape: Shape = "openai") -> str:
         """Return what to give a client as the endpoint."""
-        return f"http://127.0.0.1:{self._http.server_port}/{'v1' if shape == 'openai' else 'v1beta'}"
+        return self.base_url if shape == "openai" else f"{self.base_url}beta"
 
-    def respond(self, question: Question) -> Wire:
+    def get(self, path: str) -> Response:
+        self.fetched.append(path)
+        return super().get(path)
+
+    def respond(self, body: dict) -> Wire:
+        return self.wire_of(Question(ENDPOINT, {}, json.dumps(body).encode()))
+
+    def wire_of(self, question: Question) -> Wire:
         answer = self.answer(question)
         return answer if isinstance(answer, Wire) else Wire(body=said(question.shape, answer))
 
-    def __enter__(self):
-        self._thread.start()
-        return self
+    def shutdown_request(self, request) -> None:
+        super().shutdown_request(request)
+        self.hangups.release()
 
-    def __exit__(self, *exc_info: object) -> None:
-        self._http.shutdown()
-        self._thread.join()
-        self._http.server_close()
+    def handle_error(self, request, client_address) -> None:
+        """Clients go away, and connections are broken here on purpose."""
 
 
 class ImageServer(ProviderServer):
@@ -206,24 +206,8 @@ class Script:
         return answer() if callable(answer) else answer
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 256
-    front: ProviderServer
-    idle: float | None
-
-    def shutdown_request(self, request) -> None:
-        super().shutdown_request(request)
-        self.front.hangups.release()
-
-    def handle_error(self, request, client_address) -> None:
-        """Clients go away, and connections are broken here on purpose."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class _Handler(ChatHandler):
+    server: ProviderServer
 
     def setup(self) -> None:
         self.timeout = self.server.idle
@@ -231,17 +215,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         data = self.rfile.read(int(self.headers["Content-Length"]))
-        taken = self.server.front.batches.post(self.path, self.headers["Content-Type"], data)
-        if taken is not None:
-            return self._send(Wire(**vars(taken)))
+        taken = self.server.batches.post(self.path, self.headers["Content-Type"], data)
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self._send(self.server.front.respond(Question(self.path, headers, data)))
+        self._send(taken or self.server.wire_of(Question(self.path, headers, data)))
 
-    def do_GET(self) -> None:
-        self.server.front.fetched.append(self.path)
-        self._send(Wire(**vars(self.server.front.batches.get(self.path))))
-
-    def _send(self, wire: Wire) -> None:
+    def _send(self, response: Response) -> None:
+        wire = response if isinstance(response, Wire) else Wire(**vars(response))
         body = wire.body if isinstance(wire.body, bytes) else json.dumps(wire.body).encode()
         if wire.ending not in ("cut", "dripping"):
             self._wait(wire.delay)
@@ -270,9 +249,6 @@ class _Handler(BaseHTTPRequestHandler):
     def _wait(self, seconds: float) -> None:
         """Wait, or until the client hangs up: it sends nothing before it has the answer."""
         select.select([self.connection], [], [], seconds)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
 
 
 def _message(content: dict) -> dict:

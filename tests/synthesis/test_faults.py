@@ -115,7 +115,7 @@ def test_records_are_as_without_faults(shape, failures, tmp_path, encoder, monke
     quiet = synthesize(world, tmp_path / "quiet", MODELS[shape], provider=oracle.provider())
     provider = Faulty()
     with ProviderServer(provider) as server:
-        options = {"base_url": server.base_url(shape), "timeout": TIMEOUT}
+        options = {"base_url": server.url(shape), "timeout": TIMEOUT}
         disturbed = synthesize(world, tmp_path / "disturbed", MODELS[shape], **options)
 
     assert len(world.failures) == len(quiet[0]) + len(quiet[1])

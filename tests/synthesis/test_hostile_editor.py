@@ -47,7 +47,7 @@ class Port:
     """The part of a server that its address needs; a server itself cannot go to another process."""
 
     def __init__(self, address: str) -> None:
-        self.base_url = lambda shape: address
+        self.url = lambda shape: address
 
 
 def make_and_die(address: str, picture: Path, folder: Path, after: int) -> None:
@@ -77,9 +77,7 @@ def test_images_that_a_killed_process_has_saved_are_counted(serve, tmp_path):
         return answer(question)
 
     server.answer = meet
-    child = multiprocessing.get_context("spawn").Process(
-        target=make_and_die, args=(server.base_url(), picture, folder, 6)
-    )
+    child = multiprocessing.get_context("spawn").Process(target=make_and_die, args=(server.url(), picture, folder, 6))
     child.start()
     child.join(240)
     assert child.exitcode == -signal.SIGKILL and len(list(folder.rglob("*.png"))) == 6

@@ -22,11 +22,11 @@ def test_no_kill_makes_a_run_exceed_its_ceiling(words, tmp_path, capsys):
     """Twenty kills of one process and of two, in turn, at a few ceilings."""
     draw, undisturbed, disturbed = random.Random(0), Biller(), Biller()
     with ProviderServer(undisturbed) as server:
-        whole = [*words, *MODELS, "--llm-base-url", server.base_url(), "--editor-base-url", server.base_url()]
+        whole = [*words, *MODELS, "--llm-base-url", server.url(), "--editor-base-url", server.url()]
         assert main([*whole, "--output", str(tmp_path / "whole")]) == 0, capsys.readouterr().err
     ceiling, killed = 0.0, tmp_path / "killed"
     with ProviderServer(disturbed) as server:
-        same = [*words, *MODELS, "--llm-base-url", server.base_url(), "--editor-base-url", server.base_url()]
+        same = [*words, *MODELS, "--llm-base-url", server.url(), "--editor-base-url", server.url()]
         same += ["--output", str(killed)]
         for kill in range(20):
             ceiling += draw.choice([0.2, 1.0, 3.0])

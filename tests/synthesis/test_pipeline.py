@@ -134,9 +134,8 @@ def test_an_upgrade_of_what_encodes_requests_pays_for_nothing_again(world, whole
     assert again.calls == 0
 
 
-@pytest.mark.parametrize("options", [{"concurrency": 1}, {"concurrency": 256}])
-def test_concurrency_changes_nothing(options, world, assert_same, tmp_path):
-    assert_same(synthesize(world, tmp_path, **options))
+def test_concurrency_changes_nothing(world, assert_same, tmp_path):
+    assert_same(synthesize(world, tmp_path, concurrency=256))
 
 
 def test_a_run_that_broke_continues_where_it_was(world, whole, assert_same, tmp_path):
@@ -220,14 +219,6 @@ def test_what_failed_with_another_process_is_asked_once_more(world, whole, tmp_p
     assert synthesizer.images_made == drawn == len(list((whole[3] / "candidates").rglob("*.png"))) > made
     assert not any(task.reason == "llm_failed" for task in tasks)
     assert rows(Dataset.from_file(str(tmp_path / "records.arrow"))) == rows(whole[0])
-
-
-def test_one_chat_model_serves_several_runs(world, assert_same, tmp_path):
-    with Ledger(tmp_path / "ledger.sqlite") as ledger:
-        chat = ChatModel("world/oracle", ledger=ledger, provider=Scripted())
-        synthesizer = Synthesizer(world.pairs, world.encoder, chat, WorldEditor())
-        synthesizer.run(world.failures.select(range(20)), tmp_path / "first")
-        assert_same(synthesizer.run(world.failures, tmp_path / "second"))
 
 
 def test_the_query_image_goes_to_the_caption_editor_on_demand(world, tmp_path):

@@ -79,7 +79,7 @@ def test_hostile_captions_are_quoted_and_never_obeyed(shape, clip_folder, tmp_pa
         return json.dumps({"error_types": ["Object"], "edit_instruction": INSTRUCTION})
 
     with ProviderServer(answer) as server:
-        words, captions = hostile(tmp_path, clip_folder, server.base_url(shape))
+        words, captions = hostile(tmp_path, clip_folder, server.url(shape))
         assert main([*words, "--llm", MODELS[shape]]) == 0, capsys.readouterr().err
         assert not server.fetched
     assert not (tmp_path / "mark").exists()
@@ -135,7 +135,7 @@ def test_a_key_is_nowhere(shape, tmp_path, encoder, clip_folder, capsys, caplog)
     out, seen = tmp_path / "out", []
     words += ["--llm", MODELS[shape], "--editor", "world", "--output", str(out)]
     with ProviderServer(Leaky("401")) as server:
-        words += ["--llm-base-url", server.base_url(shape)]
+        words += ["--llm-base-url", server.url(shape)]
         assert main(words) == 1
         server.answer.trouble = "403"
         with pytest.raises(ProviderError) as caught:

@@ -30,7 +30,6 @@ class AnnotateOptions(Bounded):
     size: int = opt(
         200, "Sample size: accepted failures and as many rejected ones, or records of each direction.", least=1
     )
-    seed: int = opt(0, "Seed of the sample.")
     host: str = opt("127.0.0.1", "Address to listen on; 0.0.0.0 accepts everyone who can reach this machine.")
     port: int = opt(7860, "Port to listen on.", least=0, most=65535)
     dry_run: bool = opt(False, "Draw the sample, then stop.")
@@ -71,7 +70,7 @@ def _judge(material: Any, here: Path, options: AnnotateOptions, source: SourceOp
     from repair_hf.analysis.people.sampling import lay_out
 
     task: Any = here.name
-    count = lay_out(material, task, size=options.size, seed=options.seed, pairs=source.pairs)
+    count = lay_out(material, task, size=options.size, seed=0, pairs=source.pairs)
     print(f"annotate {task}   {count:,} items   -> {here}")
     if options.dry_run:
         return

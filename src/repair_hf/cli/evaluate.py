@@ -63,7 +63,7 @@ def _print_plan(evaluation: Any) -> None:
 
 def _print_metrics(evaluation: Any) -> None:
     from repair_hf.analysis.tables import change_rows, difference_rows, interval_rows
-    from repair_hf.evaluation.judging import told_cases
+    from repair_hf.evaluation.judging import describe_cases
     from repair_hf.evaluation.provenance import describe
 
     metrics, comparison = evaluation.metrics, evaluation.comparison
@@ -85,7 +85,7 @@ def _print_metrics(evaluation: Any) -> None:
         f"In brackets: 95% interval, {evaluation.options.resamples:,} resamples of the images, each with its "
         f"captions.\n{describe(metrics)}"
     )
-    for line in told_cases(metrics, evaluation.sets):
+    for line in describe_cases(metrics, evaluation.sets):
         print(line)
     if evaluation.unseen:
         print(

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from repair_hf.encoder.embedder import Embedder, settled
 from repair_hf.encoder.models import load_model
-from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.encoder.preprocessing import Preprocessor, report_captions
 from repair_hf.encoder.token_store import TokenStore
 from repair_hf.runtime.options import expect
 from repair_hf.runtime.run_folder import digest
@@ -109,8 +109,8 @@ class DualEncoder(Embedder):
         return str(self.model.name_or_path)
 
     def report_captions(self, captions: Sequence[str]) -> int:
-        """Count the captions that are truncated; see `Preprocessor.report_captions`."""
-        return self.preprocessor.report_captions(captions)
+        """Count the captions that are truncated, and log a warning if there are any."""
+        return report_captions(self.preprocessor.processor.tokenizer, self.preprocessor.max_length, captions)
 
     def _image_vectors(self, images: Any, share: slice) -> Iterator[torch.Tensor]:
         for pixels in self.preprocessor.batches(images, self.batch_size, share):  # (B, 3, H, W)

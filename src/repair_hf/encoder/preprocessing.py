@@ -124,10 +124,6 @@ class Preprocessor:
             ids[place] = tokenizer(captions[place], truncation=True, **how)["input_ids"]
         return ids, len(too_long)
 
-    def report_captions(self, captions: Sequence[str]) -> int:
-        """Count the captions that are truncated; see the function of this name."""
-        return report_captions(self.processor.tokenizer, self.max_length, captions)
-
     def batches(self, images: Any, size: int, share: slice) -> Iterator[Tensor]:
         """Yield a share of images in order, `size` at a time, as (n, 3, H, W) uint8; decode in advance.
 

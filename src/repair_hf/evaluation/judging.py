@@ -74,7 +74,7 @@ def resample_compositional(table: pa.Table, sets: Sequence[Cases], resamples: in
     return samples
 
 
-def told_cases(measured: Mapping[str, Mapping[str, Any]], sets: Sequence[Cases]) -> list[str]:
+def describe_cases(measured: Mapping[str, Mapping[str, Any]], sets: Sequence[Cases]) -> list[str]:
     """Describe each benchmark in a line: its size, and the number of ties of each model, by short name."""
     lines = []
     for cases in sets:
@@ -98,7 +98,7 @@ def _judge(encoder: Embedder, cases: Cases, model: str, own_images: np.ndarray |
     texts = encoder.embed_texts(cases.captions, desc=f"Embedding captions of {cases.benchmark}")
     if cases.pictures is not None:
         images = encoder.embed_images(
-            cases.pictures,
+            cases.pictures.resized(encoder.preprocessor),
             desc=f"Embedding pictures of {cases.benchmark}",
             ids=_first_cases(cases, len(cases.pictures)),
         )

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from itertools import product
+from math import prod
 from pathlib import Path, PurePath
 
 import numpy as np
 import PIL.Image
 import PIL.ImageOps
+import torch
 from datasets import Dataset, DatasetDict
+from torch import Tensor
 
+from repair_hf.encoder.pixel_store import IMAGES_AT_ONCE
+from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.pairs.admission import admit_images
 from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.images import UNDECODABLE, in_rgb, open_image
@@ -19,6 +24,7 @@ from repair_hf.pairs.sources import UNLOADABLE, load_any
 from repair_hf.runtime.options import UserError
 
 Box = tuple[float, float, float, float]  # left, upper, right, lower in pixels
+KEPT = 1 << 28  # most bytes of decoded pixels that stay in memory for the next model
 EXPORTED = ("id", "kind", "image_id")  # columns that `repair-hf export near-misses` adds
 
 
@@ -72,12 +78,22 @@ class Photographs:
 
     def __init__(self, sources: Sequence[Path] | EncodedImages, boxes: Sequence[Box | None] | None = None) -> None:
         self.sources, self.boxes = sources, [None] * len(sources) if boxes is None else boxes
+        self._kept: dict[str, Tensor] = {}  # by the settings that they were resized with
 
     def __len__(self) -> int:
         return len(self.sources)
 
     def __getitem__(self, rows: np.ndarray) -> list[PIL.Image.Image]:
         return [self._open(self.sources[int(row)], int(row)) for row in rows]
+
+    def resized(self, preprocessor: Preprocessor | None) -> Tensor | Photographs:
+        """Return the pixels at an encoder's size, decoded once for all models; itself where they take too much."""
+        if preprocessor is None or len(self) * prod(preprocessor.image_shape) > KEPT:
+            return self
+        if (name := preprocessor.image_digest) not in self._kept:
+            every = slice(0, len(self))
+            self._kept = {name: torch.cat(list(preprocessor.batches(self, IMAGES_AT_ONCE, every)))}
+        return self._kept[name]
 
     def _open(self, source: bytes | Path, row: int) -> PIL.Image.Image:
         try:

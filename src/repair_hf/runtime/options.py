@@ -58,11 +58,6 @@ def need(help: str, *, neutral: bool = False, **bounds: float) -> Any:
     return field(metadata={"help": Declaration.of(help, neutral, True, bounds)})
 
 
-def fixed(default: Any = None) -> Any:
-    """Keep an option of a base class at its default: another value would have no effect here, or a wrong one."""
-    return field(default=default, init=False, metadata={"help": Declaration.of("", True, False, {})})
-
-
 class Declaration(str):
     """The help of an option and what else it declares: `HfArgumentParser` hands all metadata on to argparse."""
 
@@ -116,7 +111,7 @@ def fill(kinds: Iterable[type], values: Mapping[str, Any], function: str) -> lis
     Raises:
         UserError: If a keyword belongs to none of them, or a value is not valid.
     """
-    named = [(kind, [each.name for each in fields(kind) if each.init]) for kind in kinds]
+    named = [(kind, fields_of(kind)) for kind in kinds]
     known = [name for _, names in named for name in names]
     if unknown := [name for name in values if name not in known]:
         listed = ", ".join(sorted(known))

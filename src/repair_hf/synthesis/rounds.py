@@ -13,36 +13,33 @@ from repair_hf.runtime.options import UserError
 NAMES = ("direction", "q_id", "fp_id")  # identify a failure; its ground truth does not matter
 
 
-class EarlierRounds:
-    """The failures of earlier rounds, repaired or dropped, read from folders or Hub ids of records.
+def earlier_rounds(folders: Sequence[str | Path]) -> tuple[set[tuple[str, str, str]], int]:
+    """Return (direction, q_id, fp_id) of the failures that earlier rounds repaired or dropped, and the next round.
 
-    Attributes:
-        failures: (direction, q_id, fp_id) of each.
-        next: Number of the next round.
+    They are read from folders or Hub ids of records.
 
     Raises:
         UserError: If a folder holds no records.
     """
+    failures: set[tuple[str, str, str]] = set()
+    newest = len(folders)  # a round without new failures has no row that gives its number
+    for folder in folders:
+        for table in (load_kept(folder, decode=False), load_dropped(folder)):
+            failures |= set(_names(table))
+            newest = max([newest, *(number or 0 for number in table["round"][:])])
+    return failures, newest + 1
 
-    def __init__(self, folders: Sequence[str | Path] = ()) -> None:
-        self.failures: set[tuple[str, str, str]] = set()
-        newest = 0
-        for folder in folders:
-            for table in (load_kept(folder, decode=False), load_dropped(folder)):
-                self.failures |= set(_names(table))
-                newest = max([newest, *(number or 0 for number in table["round"][:])])
-        self.next = max(newest, len(folders)) + 1  # a round without new failures has no row that gives its number
 
-    def leave_out(self, failures: Dataset) -> Dataset:
-        """The failures that no earlier round holds, in their order."""
-        if not self.failures:
-            return failures
-        if missing := set(NAMES) - set(failures.column_names):
-            raise UserError(
-                f"Failures lack {sorted(missing)}, so they cannot be compared with those of earlier rounds. "
-                "Make them with `repair-hf mine`."
-            )
-        return failures.select([row for row, name in enumerate(_names(failures)) if name not in self.failures])
+def leave_out(failures: Dataset, earlier: set[tuple[str, str, str]]) -> Dataset:
+    """The failures that no earlier round holds, in their order."""
+    if not earlier:
+        return failures
+    if missing := set(NAMES) - set(failures.column_names):
+        raise UserError(
+            f"Failures lack {sorted(missing)}, so they cannot be compared with those of earlier rounds. "
+            "Make them with `repair-hf mine`."
+        )
+    return failures.select([row for row, name in enumerate(_names(failures)) if name not in earlier])
 
 
 def records_of_rounds(run: Path) -> list[Path]:

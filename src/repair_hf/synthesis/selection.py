@@ -76,9 +76,9 @@ def select_images(
     edited = _embed(encoder, paths, _open_candidate, "Embedding edited images")
 
     def similarity(fp: int, path: Path | None) -> float | None:
-        if path is None or edited[path].pixels == originals[fp].pixels:
+        if path is None or edited[path][1] == originals[fp][1]:
             return None
-        return float(edited[path].vector @ originals[fp].vector)
+        return float(edited[path][0] @ originals[fp][0])
 
     return [
         select_candidate([similarity(fp, path) for path in row], select)
@@ -98,14 +98,13 @@ def pixels_of(picture: Image.Image) -> bytes:
     return hashlib.blake2b(repr(picture.size).encode() + picture.tobytes(), digest_size=16).digest()
 
 
-@dataclass(frozen=True)
-class _Embedded:
-    vector: np.ndarray  # (D,)
-    pixels: bytes  # digest
+def _embed(
+    encoder: Embedder, keys: list, open_one: Callable[[Any], Image.Image], desc: str
+) -> dict[Any, tuple[np.ndarray, bytes]]:
+    """Embed images: return vector (D,) and digest of pixels by key.
 
-
-def _embed(encoder: Embedder, keys: list, open_one: Callable[[Any], Image.Image], desc: str) -> dict[Any, _Embedded]:
-    """Open and embed images a few at a time, so that memory does not grow; threads open the next ones meanwhile."""
+    A few are open at a time, so that memory does not grow; threads open the next ones meanwhile.
+    """
     embedded = {}
     size = min(encoder.batch_size, MAX_OPENED)
     batches = [keys[start : start + size] for start in range(0, len(keys), size)]
@@ -113,7 +112,7 @@ def _embed(encoder: Embedder, keys: list, open_one: Callable[[Any], Image.Image]
         for batch, pictures in zip(batches, ahead(lambda keys: [open_one(key) for key in keys], batches), strict=True):
             vectors = encoder.embed_images(pictures)  # (B, D)
             for key, vector, picture in zip(batch, vectors, pictures, strict=True):
-                embedded[key] = _Embedded(vector, pixels_of(picture))
+                embedded[key] = vector, pixels_of(picture)
             bar.update(len(batch))
     return embedded
 

@@ -41,7 +41,7 @@ from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesizeOpt
 from repair_hf.synthesis.outcome import can_add, require_records, unanswered
 from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
-from repair_hf.synthesis.rounds import EarlierRounds
+from repair_hf.synthesis.rounds import earlier_rounds, leave_out
 from repair_hf.synthesis.sources import SourceImages
 
 SPACE = 4 * 2**20  # bytes that a run needs at least: some thousand answers
@@ -136,15 +136,15 @@ class Synthesis:
             check_retriever(self.encoder, [miner_of(failures)], f"The failures of {failures}")
         self.sources = [Path(source) for source in options.answers_from or ()]
         _check_sources(self.sources)
-        earlier = EarlierRounds(options.earlier_rounds or ())
-        self.mined, self.round, self.new = len(table), earlier.next, earlier.leave_out(table)
+        earlier, self.round = earlier_rounds(options.earlier_rounds or ())
+        self.mined, self.new = len(table), leave_out(table, earlier)
         self.failures, self.left_out = filter_failures(self.new, options, options.seed)
         inputs = {
             "pairs_fingerprint": pairs.fingerprint,
             "model_digest": self.encoder.digest,
             "prompt_digest": prompts_of(llm).digest(),
             "failures_digest": _digest(failures),
-            "earlier_failures": digest(earlier.failures) if earlier.failures else None,
+            "earlier_failures": digest(earlier) if earlier else None,
         }
         decides = (pairs.source, llm, editor, options)
         inputs |= local_weights(editor)

@@ -5,14 +5,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from repair_hf.runtime.options import SEEDS, Bounded, TruthOptions, fixed, need, opt
+from repair_hf.runtime.options import SEEDS, Bounded, Declaration, TruthOptions, need, opt
 
 Fill = Literal["edits", "paper"]
 Loss = Literal["batch", "grid", "both", "none"]
 Metric = Literal["t2i_MRR", "i2t_MRR", "t2i_R@1", "i2t_R@1", "t2i_R@5", "i2t_R@5", "t2i_R@10", "i2t_R@10"]
+
+
+def fixed(default: Any = None) -> Any:
+    """Keep an argument of transformers at its default: another value would have no effect here, or a wrong one."""
+    return field(default=default, init=False, metadata={"help": Declaration.of("", True, False, {})})
 
 
 @dataclass

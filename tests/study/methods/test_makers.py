@@ -190,7 +190,7 @@ def test_bought_images_are_written_down_and_counted(pairs, encoder, tmp_path, mo
     server = ImageServer(lambda n: png())
 
     def draw(max_usd: float | None) -> list[dict]:
-        editor = HostedEditor("gemini/gemini-2.5-flash-image", base_url=server.base_url("gemini"))
+        editor = HostedEditor("gemini/gemini-2.5-flash-image", base_url=server.url("gemini"))
         with ledger_in(tmp_path, max_usd) as ledger:
             chat = ChatModel(oracle.MODEL, ledger=ledger, provider=Scripted())
             context = MakerContext(pairs, encoder, chat, editor)
