@@ -148,7 +148,7 @@ def test_ceilings_hold_for_all_rounds_together_and_higher_ones_go_on(done, recip
     shown = capsys.readouterr()
     assert answers(out) + answers(out / "round-2") == most and f"--ledger {out}" in shown.out
     assert f"{tight / 'synthesize.yaml'} is reached in round 2: {most:,} LLM answers and $0.00 are paid" in shown.err
-    write(tight, "synthesize", options | {"max_calls": 2 * most})
+    write(tight, "synthesize", options | {"max_calls": 10 * most})
     assert main(words) == 0 and answers(out / "round-2") > 5
 
 
