@@ -24,7 +24,7 @@ from repair_hf.study.plan import PLAIN, SCORED, Arm, Plan
 from repair_hf.study.results import MEASURES, Cell, Row
 from repair_hf.study.setting import Setting
 
-COSTS = ("samples", "LLM calls", "images")
+COSTS = ("samples", "LLM calls", "images", "dollars")
 R1, TRUTH = SCORED[:2], SCORED[2:]
 FEW = 200  # images; with fewer, an interval of R@1 is about ten points wide
 TOY = (
@@ -221,12 +221,11 @@ def cost(names: Mapping[str, Arm]) -> Finding:
     """Tabulate what each arm's data and training cost, and its settings."""
     rows = {}
     for name, arm in names.items():
-        row, one, dollars = arm.rows[0], arm.cell, arm.rows[0]["dollars"]
+        row, one = arm.rows[0], arm.cell
         seconds = statistics.fmean(each["seconds"] for each in arm.rows)
         how = " ".join(filter(None, (one.fill, one.loss, f"{one.grid_weight:g}" if one.grid_weight else "")))
         rows[name] = [
             *_cost(row),
-            NONE if dollars is None else f"{dollars * row['share']:,.2f}",
             f"{row['samples_encoded']:,}",
             f"{one.learning_rate:g}",
             f"{one.epochs:g}",
@@ -288,8 +287,8 @@ def _head(metric: str) -> str:
 
 
 def _cost(row: Row) -> list[str]:
-    whole = [row["samples"], row["llm_calls"], row["images"]]
-    return [NONE if count is None else f"{count * row['share']:,.0f}" for count in whole]
+    places = {"samples": 0, "llm_calls": 0, "images": 0, "dollars": 2}
+    return [NONE if row[name] is None else f"{row[name] * row['share']:,.{n}f}" for name, n in places.items()]
 
 
 def _cell(rows: Sequence[Row], name: str) -> str:
