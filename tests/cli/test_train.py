@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from repair_hf.cli.main import main
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.training.checkpoints import SEAL
+from repair_hf.training.options import Hyperparameters, TrainOptions
 
 
 @pytest.fixture
@@ -154,6 +156,18 @@ def test_paper_is_the_same_run_as_its_two_choices(flags, tmp_path, capsys):
     assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns == weights
     assert main(short) == 2
     assert "finished result with other options: fill (paper -> edits), loss (grid -> both)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", TrainOptions._removed)
+def test_an_option_that_left_is_one_line_with_what_to_use(name, flags, tmp_path, capsys):
+    recipe = tmp_path / "train.yaml"
+    recipe.write_text(f"{name}: x\n")
+    instead = TrainOptions._removed[name]
+    assert {*re.findall(r"`(\w+)`", instead)} <= {each.name for each in fields(Hyperparameters)}
+    for words in ([f"--{name.replace('_', '-')}", "x"], ["--config", str(recipe)]):
+        assert main([*flags, *words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"`{name}` was removed: {instead}" in line and not (tmp_path / "out").exists()
 
 
 def test_declared_near_duplicates_are_masked(clip_folder, tmp_path, capsys):
