@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,6 +52,17 @@ def test_the_last_whole_checkpoint_is_resumed_and_a_damaged_one_left_aside(repai
     anew = fit(repaired, checkpoint=False, **often)
     assert_same(weights(whole.model), weights(anew.model))
     assert losses(out) == losses(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_checkpoint_needs_the_best_one_that_its_run_ends_with(kept, repaired, pairs, fit, tmp_path, caplog):
+    """Nothing is learned, so the first of two is the best."""
+    often = dict(max_steps=6, eval_strategy="steps", eval_steps=2, learning_rate=0.0, validation=pairs, **OFTEN)
+    fit(repaired, load_best_model_at_end=kept, callbacks=[StopAtFour()], **often)
+    (tmp_path / "out" / "checkpoint-2" / "model.safetensors").unlink()
+    fit(repaired, load_best_model_at_end=kept, checkpoint=True, **often)
+    aside = "checkpoint-4, .*checkpoint-2; training starts anew"
+    assert bool(re.search(aside, caplog.text)) == kept
 
 
 @pytest.mark.parametrize(

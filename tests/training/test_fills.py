@@ -137,6 +137,15 @@ def test_reports_count_the_anchors_by_what_stands_beside_them():
     assert [rows.tolist() for rows in alone.draw(np.array([0, 3]), np.array([5, 1]))] == [[[2], [0]], [[5], [1]]]
 
 
+@pytest.mark.parametrize("kind", [Edits, PaperGrid])
+def test_any_part_of_a_batch_is_as_wide_as_the_others(kind):
+    """So that processes gather equal shapes, also where no anchor of one has a pair beside it."""
+    fill = kind(make_pairs(), make_records(("c0", "i3"), ("i0", "c4")))
+    drawn = [fill.draw(np.zeros(1, int), np.array([anchor])) for anchor in range(12)]
+    assert {rows.shape for sides in drawn for rows in sides} == {(1, 3)}
+    assert min((images >= 0).sum() for images, _ in drawn) == 1
+
+
 def test_options_choose_the_fill_and_what_cannot_train_is_named(tmp_path, caplog):
     def fill(records, **named):
         return fill_of(make_pairs(), records, RepairConfig(str(tmp_path), use_cpu=True, **named), None)

@@ -30,6 +30,7 @@ from repair_hf.training.step import MAX_LOGIT_SCALE
 logger = logging.getLogger(__name__)
 
 SEAL = "repair_run.json"
+STATE = "trainer_state.json"  # of transformers
 EVALUATED = ("eval_i2t_R@1", "eval_t2i_R@1")  # in the line of a log
 
 
@@ -94,10 +95,16 @@ def seal(folder: Path, options: Mapping[str, Any]) -> None:
 
 
 def is_whole(folder: Path) -> bool:
-    """Return whether the files of a checkpoint are as they were written."""
+    """Return whether the files of a checkpoint are as they were written.
+
+    With `load_best_model_at_end`, so must be those of the best one: the run would end with other weights, and no word.
+    """
     try:
-        files = read_json(folder / SEAL, needs=["options", "files"])["files"]
-        return all(_digest(folder / name) == digest for name, digest in files.items())
+        sealed = read_json(folder / SEAL, needs=["options", "files"])
+        if not all(_digest(folder / name) == digest for name, digest in sealed["files"].items()):
+            return False
+        best = sealed["options"].get("load_best_model_at_end") and read_json(folder / STATE)["best_model_checkpoint"]
+        return not best or Path(best).name == folder.name or is_whole(folder.parent / Path(best).name)
     except (FileNotFoundError, UserError):
         return False
 
