@@ -65,7 +65,7 @@ class ChatModel:
         concurrency: How many requests it sends at once.
 
     Raises:
-        UserError: If there is a ceiling in dollars and the model has no known price.
+        UserError: As `Sender`.
     """
 
     def __init__(

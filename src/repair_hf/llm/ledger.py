@@ -220,8 +220,7 @@ class Ledger:
             shortage, is_busy = self.shortage(dollars)
             if shortage and not is_busy:
                 raise BudgetSpent(shortage)
-            if is_busy:
-                await self._next_bill()
+            await self._next_bill()
 
     def _settle(self, owner: str) -> None:
         with self.database:
