@@ -13,13 +13,14 @@ from typing import Any
 from repair_hf.study.methods.context import MakerContext
 from repair_hf.study.methods.method import Maker, Method
 from repair_hf.toyworld import captions, renderer
-from repair_hf.toyworld.truth import domain_of
+from repair_hf.toyworld.domains import DOMAINS
+from repair_hf.toyworld.truth import scenes_of
 
 PER_IMAGE = 3.6
 
 
 async def make(context: MakerContext) -> list[dict[str, Any]]:
-    rng, domain = random.Random(context.seed), domain_of(context.pairs)
+    rng, domain = random.Random(context.seed), DOMAINS[next(scenes_of(context.pairs)).look]  # that of the pairs
     count = min(round(PER_IMAGE * len(context.pairs.images)), len(context.captions))
 
     def draw(row: int) -> dict[str, Any]:
