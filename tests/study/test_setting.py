@@ -6,15 +6,11 @@ import pytest
 
 from repair_hf.runtime.options import UserError
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions
+from repair_hf.study.run import lacking
 from repair_hf.toyworld.corpus import build_world
 from tests.study.made_rows import setting
 
 URL = "http://127.0.0.1:9/v1"
-
-
-def lacking(found) -> dict[str, list[str]]:
-    (data,) = found.datasets.values()
-    return {name: lacks for name, method in found.methods.items() if (lacks := found.lacks(method, data))}
 
 
 def test_the_toy_world_has_the_means_for_all_methods(tmp_path):
@@ -71,7 +67,7 @@ def test_a_swap_differs_in_what_it_names_and_another_provider_is_not_sought_at_t
     assert one.editor == own.editor and other.llm == own.llm
     assert one.llm == replace(own.llm, llm=id, llm_base_url=asked_at)
     assert other.editor == replace(own.editor, editor=id, editor_base_url=asked_at, editor_steps=100)
-    assert found.models[found.methods["other-editor"].swap] == other
+    assert found.models_of("other-editor") == other and found.models_of("repair") == own
 
 
 @pytest.mark.parametrize(

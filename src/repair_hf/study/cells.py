@@ -45,7 +45,7 @@ def run_cell(cell: Cell, setting: Setting, products: Products) -> Row:
     data = setting.datasets[cell.data]
     method = None if cell.method == BASE else setting.methods[cell.method]
     known: dict[str, Any] = {
-        "options": setting.digest(method, data, cell.split),
+        "options": setting.digest(cell.data, cell.method, cell.split),
         "content": data.content(cell.split),
         "commit": versions()["commit"],
     }
@@ -101,7 +101,7 @@ def _trained(
 ) -> tuple[DualEncoder, dict[str, Any]]:
     """Return the trained retriever and its figures, from its folder if it is there."""
     data = setting.datasets[cell.data]
-    known = {"options": setting.digest(method, data, ""), "content": data.content()}
+    known = {"options": setting.digest(cell.data, cell.method, ""), "content": data.content()}
     if (folder / FIGURES).is_file():
         figures = read_json(folder / FIGURES, needs=("options", "content", "share"))
         if figures | known == figures:

@@ -19,7 +19,7 @@ from repair_hf.llm.ledger_file import paid_by
 from repair_hf.llm.tokens import count_tokens, text_tokens
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
-from repair_hf.study.methods.method import Maker, Method
+from repair_hf.study.methods.method import Maker, Records
 from repair_hf.study.plan import Plan
 from repair_hf.study.setting import Models, Setting, StudyData
 from repair_hf.synthesis.estimate import Rehearsal, estimate_run, rehearse
@@ -51,13 +51,14 @@ class Prices:
         """Price what methods ask; what several share counts once."""
         found: Asked = {}
         for method in map(self.setting.methods.__getitem__, names):
-            models = self.setting.models[method.swap]
-            asked = self._repair(method, models) if method.fill else {}
-            for maker in method.parts.values():
-                asked |= self._maker(maker, models)
-            for name, (_, cost) in asked.items():
-                if name not in found or cost.llm_calls >= found[name][1].llm_calls:
-                    found[name] = models, cost
+            if not self.setting.means(method, self.data):
+                continue
+            models = self.setting.models_of(method.name)
+            for part in method.parts.values():
+                asked = self._repair(part, models) if isinstance(part, Records) else self._maker(part, models)
+                for name, (_, cost) in asked.items():
+                    if name not in found or cost.llm_calls >= found[name][1].llm_calls:
+                        found[name] = models, cost
         return found
 
     def _maker(self, maker: Maker, models: Models) -> Asked:
@@ -83,18 +84,16 @@ class Prices:
         chats = [prompts.chat(prompt, caption=text, source_image=url) for text, url in zip(texts, urls, strict=True)]
         return sum(count_tokens(name, chat) for chat in chats) / len(rows), sum(map(text_tokens, texts)) / len(rows)
 
-    def _repair(self, method: Method, models: Models) -> Asked:
-        if self.setting.takes_records(method, self.data):
-            return {}
-        mining = self.setting.mining(method, self.data)
+    def _repair(self, wanted: Records, models: Models) -> Asked:
+        mining = self.setting.mining(wanted, self.data)
         most = mining["max_queries"] or self.captions
         counts = {"i2t": min(self.images, most) * mining["d_i2t"], "t2i": min(self.captions, most) * mining["d_t2i"]}
-        counts = {way: count for way, count in counts.items() if way in method.directions}
-        options = SynthesisOptions(**RepairOptions(**method.synthesize).as_keywords())
+        counts = {way: count for way, count in counts.items() if way in wanted.directions}
+        options = SynthesisOptions(**RepairOptions(**wanted.synthesize).as_keywords())
         token_price, image_price = prices_of(models)
         rehearsal = self._rehearsal(find_llm(models.llm)[1], options.audited, models.llm.prompts)
         estimate = estimate_run(rehearsal, counts, options, price=token_price, image_price=image_price)
-        asks = f"{method.mine} {options.audited} {models.llm}"  # another editor asks for images alone
+        asks = f"{wanted.mine} {options.audited} {models.llm}"  # another editor asks for images alone
         return {
             f"{asks} {cost.stage} {cost.direction} {models.editor if cost.image_calls else ''}": (models, cost)
             for cost in estimate.stages

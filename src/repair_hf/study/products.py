@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ from repair_hf.runtime.options import changed
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
 from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.methods.method import Maker, Method
+from repair_hf.study.methods.method import Maker, Method, Records
+from repair_hf.study.methods.repair import REPAIR
 from repair_hf.study.methods.samples import DROPPED, SAMPLES
 from repair_hf.study.options import parse_budget
 from repair_hf.study.setting import NEAR_MISSES, Setting, StudyData
@@ -66,7 +67,7 @@ class Products:
         self._made: dict[tuple[str, str], Product] = {}
 
     def of(self, method: Method, data: StudyData, *, waits: bool = True) -> dict[str, Product]:
-        """Return what a method trains on beside the pairs, by part; RePair and its variants have one part, `records`.
+        """Return what a method trains on beside the pairs, by part.
 
         Raises:
             NoRecords: If no failure became a record.
@@ -74,16 +75,12 @@ class Products:
             BatchesOpen: If answers will come with a batch.
             filelock.Timeout: If another process makes it, unless this one `waits`.
         """
-        wanted: dict[str, tuple[str, Any]] = {}
-        if method.fill:
-            wanted["records"] = method.product, partial(self._records, method)
-        for part, maker in method.parts.items():
-            wanted[part] = maker.name, partial(self._samples, maker)
-        for name, make in wanted.values():
-            if (data.name, name) not in self._made:
-                with self.setting.lock(f"{data.name}--{name}", waits=waits):
-                    self._made[data.name, name] = make(data)
-        return {part: self._made[data.name, name] for part, (name, _) in wanted.items()}
+        for part in method.parts.values():
+            if (data.name, part.name) not in self._made:
+                with self.setting.lock(f"{data.name}--{part.name}", waits=waits):
+                    made = self._records(part, data) if isinstance(part, Records) else self._samples(part, data)
+                    self._made[data.name, part.name] = made
+        return {kind: self._made[data.name, part.name] for kind, part in method.parts.items()}
 
     @cache  # noqa: B019
     def near_misses(self, data: StudyData, split: str) -> list[Cases]:
@@ -102,25 +99,25 @@ class Products:
             records = synthesize(failures, pairs, model, output=folder / "records", embed_source_images=False, **exact)
         return load_near_misses(records, pairs)
 
-    def _records(self, method: Method, data: StudyData) -> Product:
+    def _records(self, wanted: Records, data: StudyData) -> Product:
         """Mine and repair, or take the records that were given."""
-        if self.setting.takes_records(method, data):
+        if data.options.records and wanted == REPAIR:
             folders, records = [Path(place) for place in data.options.records], data.records
         else:
-            folders = [data.folder / method.product]
-            records = self._repair(method, data, folders[0])
+            folders = [data.folder / wanted.name]
+            records = self._repair(wanted, data, folders[0])
         return Product(records, int(has_edit(records).sum()), *cost_of(folders))
 
-    def _repair(self, method: Method, data: StudyData, folder: Path) -> Dataset:
-        (llm, editor), pairs, model = self.setting.models[method.swap], data.pairs, data.options.model
+    def _repair(self, wanted: Records, data: StudyData, folder: Path) -> Dataset:
+        (llm, editor), pairs, model = self.setting.models_of(wanted.name), data.pairs, data.options.model
         self._take_over(data)
-        name = f"failures-{'-'.join(method.mine.values()) or 'best'}"  # variants share them
+        name = f"failures-{'-'.join(wanted.mine.values()) or 'best'}"  # variants share them
         with self.setting.lock(f"{data.name}--{name}"):
-            wanted = self.setting.mining(method, data)
-            failures = mine(model, pairs, output=data.folder / name, cache_images=True, **wanted)
-        if len(method.directions) == 1:
-            failures = failures.select(np.flatnonzero(np.isin(failures["direction"][:], method.directions)))
-        options = changed(llm) | changed(editor) | dict(method.synthesize)
+            how = self.setting.mining(wanted, data)
+            failures = mine(model, pairs, output=data.folder / name, cache_images=True, **how)
+        if len(wanted.directions) == 1:
+            failures = failures.select(np.flatnonzero(np.isin(failures["direction"][:], wanted.directions)))
+        options = changed(llm) | changed(editor) | dict(wanted.synthesize)
         required = {"llm": llm.llm, "editor": editor.editor, "output": folder}
         try:
             return synthesize(failures, pairs, model, embed_source_images=False, **options | required)
@@ -156,9 +153,9 @@ class Products:
         texts, images = known_dollars(chat.usage.values()), context.image_dollars
         saved = sum(use.dollars_saved for use in chat.usage.values())
         return {
-            "llm": context.asked.llm,
-            "images": context.asked.images,
-            "tried": context.tried,
+            "llm": context.llm_calls,
+            "images": context.images,
+            "tried": len(context.captions),
             "samples": len(samples),
             "dollars": None if texts is None or images is None else texts + saved + images,
             "dropped": Counter(row["reason"] for row in context.dropped),

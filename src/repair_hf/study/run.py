@@ -11,7 +11,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from repair_hf.llm.batches import BatchesOpen
 from repair_hf.records.dataset import NoRecords
 from repair_hf.runtime.options import UserError, did_you_mean, fill
 from repair_hf.study.cells import run_cell
+from repair_hf.study.methods.method import Maker
 from repair_hf.study.methods.registry import check_installed
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
 from repair_hf.study.plan import Plan
@@ -88,13 +89,9 @@ class Study:
         """Return a finished cell, checked against this study's options and, unless for a table, against its data."""
         if cell not in self.results.rows:
             return None
-        data, is_table = self.setting.datasets[cell.data], self.setting.options.table
-        options = self._options(cell.data, cell.method, cell.split)
+        options = self.setting.digest(cell.data, cell.method, cell.split)
+        is_table, data = self.setting.options.table, self.setting.datasets[cell.data]
         return self.results.find(cell, options=options, content=None if is_table else data.content(cell.split))
-
-    @cache  # noqa: B019
-    def _options(self, data: str, method: str, split: str) -> str:
-        return self.setting.digest(self.setting.methods.get(method), self.setting.datasets[data], split)
 
     def run(self) -> None:
         """Run all cells, one after the other, until none is missing.
@@ -175,11 +172,7 @@ def chosen(setting: Setting) -> list[str]:
 
 def lacking(setting: Setting) -> dict[str, list[str]]:
     """Return the methods that need options which are not set, and these."""
-    found = {
-        name: sorted({lack for data in setting.datasets.values() for lack in setting.lacks(method, data)})
-        for name, method in setting.methods.items()
-    }
-    return {name: options for name, options in found.items() if options}
+    return {name: lacks for name, method in setting.methods.items() if (lacks := setting.lacks(method))}
 
 
 def in_words(options: Iterable[str]) -> str:
@@ -198,12 +191,11 @@ def check(setting: Setting, wanted: Sequence[str]) -> None:
             for split in (options.test_split, *([options.validation_split] if options.tune else [])):
                 data.held_out(split)
         for method in methods:
-            if setting.takes_records(method, data):
-                continue
-            (llm, editor), makers = setting.models[method.swap], method.parts.values()
-            if "spacy_model" in method.means and setting.spacy_model != "world":
+            (llm, editor), means = setting.models_of(method.name), setting.means(method, data)
+            if "spacy_model" in means and setting.spacy_model != "world":
                 load_parser(setting.spacy_model, noun_chunks=True)
-            if "llm" in method.means:
+            if "llm" in means:
                 check_llm(llm)
-            if "editor" in method.means:
-                check_editor(editor, from_text=any(maker.draws for maker in makers))
+            if "editor" in means:
+                draws = any(isinstance(part, Maker) and part.draws for part in method.parts.values())
+                check_editor(editor, from_text=draws)

@@ -19,8 +19,9 @@ from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import PairsOptions, UserError, changed, fields_of, fill, neutral_names
 from repair_hf.runtime.run_folder import digest
-from repair_hf.study.methods.method import TOY, Method
+from repair_hf.study.methods.method import TOY, Method, Records
 from repair_hf.study.methods.registry import load_methods
+from repair_hf.study.methods.repair import REPAIR
 from repair_hf.study.options import OWN_DATA, SIZES, StudyOptions, StudyPairsOptions
 from repair_hf.synthesis.models import find_editor, find_llm, prompts_of
 from repair_hf.synthesis.options import EditorOptions, LLMOptions
@@ -144,21 +145,26 @@ class Setting:
         batch = self.options.batch_size or data.size.batch_size
         return {"per_device_train_batch_size": batch, **(self.options.training or {})}
 
-    def mining(self, method: Method, data: StudyData) -> dict[str, Any]:
+    def models_of(self, name: str) -> Models:
+        """Return the LLM and the editor of a method or of its data, by name."""
+        return self.models.get(name) or self.models[None]
+
+    def mining(self, records: Records, data: StudyData) -> dict[str, Any]:
         """Return the options of `mine`."""
         shared = {"max_queries": data.max_queries, "d_i2t": self.options.d_i2t, "d_t2i": self.options.d_t2i}
-        return shared | dict(method.mine)
+        return shared | dict(records.mine)
 
-    def takes_records(self, method: Method, data: StudyData) -> bool:
-        """Return whether the records that a method trains on were given."""
-        return bool(data.options.records) and method.product == "repair"
+    def means(self, method: Method, data: StudyData) -> frozenset[str]:
+        """Return what the data of a method need, as for a `Maker`; nothing if they were given."""
+        is_given = data.options.records and method.records == REPAIR
+        return frozenset() if is_given else method.means
 
-    def lacks(self, method: Method, data: StudyData) -> list[str]:
-        """Return the options that a method needs and the study does not have."""
-        means = () if self.takes_records(method, data) else sorted(method.means)
-        llm, editor = self.models[method.swap]
+    def lacks(self, method: Method) -> list[str]:
+        """Return the options that a method needs on some dataset, and the study does not have."""
+        llm, editor = self.models_of(method.name)
         places = {"llm": find_llm(llm)[0], "editor": find_editor(editor)[0]}
-        return [each for each in means if not data.is_toy and (each == TOY or places.get(each) == "world")]
+        means = frozenset().union(*(self.means(method, data) for data in self.datasets.values() if not data.is_toy))
+        return sorted(each for each in means if each == TOY or places.get(each) == "world")
 
     def deciding(self, method: Method | None, data: StudyData) -> dict[str, Any]:
         """Return the options that decide a method's results, besides its settings and seed; None is the base.
@@ -172,18 +178,17 @@ class Setting:
         if method is None:
             return found
         found |= {"training": self.training(data)}
-        if self.takes_records(method, data):
-            return found
-        (llm, editor), used = self.models[method.swap], method.means
-        if method.fill:
-            found |= {"mine": self.mining(method, data), "synthesize": dict(method.synthesize)}
+        (llm, editor), used = self.models_of(method.name), self.means(method, data)
+        if method.records and used:
+            found |= {"mine": self.mining(method.records, data), "synthesize": dict(method.records.synthesize)}
         found |= {"llm": _deciding(llm), "prompts": prompts_of(llm).digest()} if "llm" in used else {}
         found |= {"editor": _deciding(editor)} if "editor" in used else {}
         return found | ({"spacy_model": self.spacy_model} if "spacy_model" in used else {})
 
-    def digest(self, method: Method | None, data: StudyData, split: str) -> str:
+    @cache  # noqa: B019
+    def digest(self, data: str, method: str, split: str) -> str:
         """Digest the options that decide a cell, besides its settings and seed."""
-        return digest(self.deciding(method, data) | {"split": split})
+        return digest(self.deciding(self.methods.get(method), self.datasets[data]) | {"split": split})
 
 
 def lock(output: Path, name: str, *, waits: bool = True) -> filelock.FileLock:

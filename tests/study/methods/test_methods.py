@@ -37,21 +37,21 @@ def test_parts_and_losses_are_those_of_the_papers_table():
 
 
 def test_variants_name_options_that_exist_and_share_records_if_they_differ_in_training_alone():
-    variants = [method for method in METHODS.values() if method.fill]
+    variants = [method for method in METHODS.values() if method.records]
     for method in variants:
-        assert set(method.mine) <= set(MiningOptions.__dataclass_fields__)
-        assert set(method.synthesize) <= set(SynthesizeOptions.__dataclass_fields__)
+        assert set(method.records.mine) <= set(MiningOptions.__dataclass_fields__)
+        assert set(method.records.synthesize) <= set(SynthesizeOptions.__dataclass_fields__)
         assert method.fill in ("edits", "paper") and method.loss in ("batch", "grid", "both")
         assert METHODS[method.tuned_as].tuned_as == method.tuned_as
     alike = "repair wo-repair repair-paper full-matrix hard-neg-only repair-grid repair-batch".split()
-    assert [method.name for method in variants if method.product == "repair"] == alike
+    assert [method.name for method in variants if method.records.name == "repair"] == alike
     others = [method for method in variants if method.name not in alike]
-    assert [method.product for method in others] == [method.name for method in others]
+    assert [method.records.name for method in others] == [method.name for method in others]
 
 
 def test_a_swap_is_a_method_with_records_of_its_own():
     found = load_methods(["gpt-4o"])["gpt-4o"]
-    assert (found.product, found.tuned_as, found.fill, found.loss) == ("gpt-4o", "repair", "edits", "both")
+    assert (found.records.name, found.tuned_as, found.fill, found.loss) == ("gpt-4o", "repair", "edits", "both")
     with pytest.raises(UserError, match="'laclip', which is another method"):
         load_methods(["laclip"])
 

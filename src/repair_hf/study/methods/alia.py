@@ -24,11 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from repair_hf.study.methods.context import CANDIDATES, MakerContext, as_cell, embed_files
+from repair_hf.study.methods.context import CANDIDATES, MakerContext, nearest_images
 from repair_hf.study.methods.method import Maker, Method
 
 CONFIDENT_RANK = 100
-FILTER_BATCH = 256  # candidates compared with all captions at once
 GENERIC = (
     "a photo",
     "an image",
@@ -52,19 +51,9 @@ async def make(context: MakerContext) -> list[dict[str, Any]]:
         return []
     texts = context.encoder.embed_texts(context.captions)  # (M, D)
     generic = context.encoder.embed_texts(list(GENERIC))  # (G, D)
-    vectors = embed_files(context, [path for _, files in edited for path in files])  # (n, D)
-    counts = [len(files) for _, files in edited]
-    own = (vectors * texts[np.repeat([row for row, _ in edited], counts)]).sum(1)  # (n,)
-    blocks = [slice(start, start + FILTER_BATCH) for start in range(0, len(vectors), FILTER_BATCH)]
-    is_kept = np.concatenate([is_variant(vectors[block], own[block], texts, generic) for block in blocks])
-    scores = np.split(np.where(is_kept, own, -np.inf), np.cumsum(counts)[:-1])  # (C,) each
-    rows = []
-    for (row, files), score in zip(edited, scores, strict=True):
-        if score.max() == -np.inf:
-            context.drop(row, "filtered", "no candidate passes both filters")
-        else:
-            rows.append(context.of_caption(row) | {"edit_image": as_cell(files[int(score.argmax())])})
-    return rows
+    own = texts[[row for row, _ in edited]]
+    kept = nearest_images(context, edited, own, lambda vectors, scores: is_variant(vectors, scores, texts, generic))
+    return [context.of_caption(row) | {"edit_image": image} for row, image in kept]
 
 
 def is_variant(vectors: np.ndarray, own: np.ndarray, texts: np.ndarray, generic: np.ndarray) -> np.ndarray:

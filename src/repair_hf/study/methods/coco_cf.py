@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from repair_hf.llm.prompts import fit_instruction
-from repair_hf.study.methods.context import CANDIDATES, MakerContext, as_cell, image_scores, nearest_captions
+from repair_hf.study.methods.context import CANDIDATES, MakerContext, nearest_captions, nearest_images
 from repair_hf.study.methods.method import Maker, Method
 
 
@@ -32,11 +32,11 @@ async def make(context: MakerContext) -> list[dict[str, Any]]:
         return row, await context.edit(int(context.pairs.caption_image[row]), fit_instruction(swapped[row]))
 
     edited = await context.each(swapped, edit, "Editing images")
-    scores = image_scores(context, [files for _, files in edited], [swapped[row] for row, _ in edited])
-    return [
-        context.of_caption(row) | {"text": swapped[row], "edit_image": as_cell(files[int(score.argmax())])}
-        for (row, files), score in zip(edited, scores, strict=True)
-    ]
+    if not edited:
+        return []
+    texts = context.encoder.embed_texts([swapped[row] for row, _ in edited])  # (rows, D)
+    chosen = nearest_images(context, edited, texts)
+    return [context.of_caption(row) | {"text": swapped[row], "edit_image": image} for row, image in chosen]
 
 
 COUNTERFACTUALS = Maker("coco-cf", make, asks={"noun_swap": CANDIDATES}, edits=CANDIDATES)

@@ -10,7 +10,6 @@ import asyncio
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,6 +38,7 @@ from repair_hf.synthesis.workers import WORKERS, work_through
 T = TypeVar("T")
 
 CANDIDATES = 3  # of each edited caption or image
+BLOCK = 256  # candidate images that are open, or compared, at once
 
 
 class NoSample(Exception):
@@ -47,14 +47,6 @@ class NoSample(Exception):
     def __init__(self, drop_reason: str, detail: str) -> None:
         super().__init__(detail)
         self.drop_reason = drop_reason
-
-
-@dataclass
-class RequestCounts:
-    """Requests of a maker, including repeated ones and those answered from the ledger."""
-
-    llm: int = 0
-    images: int = 0  # candidate images
 
 
 class MakerContext:
@@ -67,6 +59,9 @@ class MakerContext:
         editor: The image editor; None if no image is made.
         seed: Seed of all draws.
         spacy_model: Parser of captions: an installed model, a folder, or `world` for the toy world's own.
+
+    Attributes:
+        llm_calls, images: Requests and candidate images, also repeated ones and those answered from the ledger.
     """
 
     def __init__(
@@ -81,7 +76,7 @@ class MakerContext:
     ) -> None:
         self.pairs, self.encoder, self.chat, self.editor = pairs, encoder, chat, editor
         self.seed, self.spacy_model = seed, spacy_model
-        self.asked, self.tried = RequestCounts(), len(pairs.captions)
+        self.llm_calls = self.images = 0
         self._dropped: dict[int, dict[str, str]] = {}  # caption -> row of `samples.DROPPED`
         self.sources = SourceImages(pairs.images)
         self._images: Candidates | None = None
@@ -170,7 +165,7 @@ class MakerContext:
 
     async def write(self, prompt: str, *, samples: int = 1, **blanks: str) -> list[str]:
         """Return the usable ones of `samples` captions by the LLM. If none is usable, raise AnswerError."""
-        self.asked.llm += samples
+        self.llm_calls += samples
         answers = await self.chat.ask_many(
             self.chat.prompts.chat(prompt, **blanks),
             samples=samples,
@@ -186,7 +181,7 @@ class MakerContext:
     async def edit(self, image: int, instruction: str) -> list[Path]:
         """Edit an image of the pairs and return the files of changed candidates. If there is none, raise NoSample."""
         assert self._images is not None, "open(edits=...) comes first"
-        self.asked.images += self._images.count
+        self.images += self._images.count
         files = [path for path in await self._images.make(image, instruction) if path is not None]
         if not files:
             raise NoSample("editor_failed", "the editor gave no image")
@@ -199,7 +194,7 @@ class MakerContext:
     async def draw(self, caption: str) -> Path:
         """Let the editor draw a caption, without another image. If it gives none, raise NoSample."""
         assert self._canvas is not None, "open(draws=True) comes first"
-        self.asked.images += 1
+        self.images += 1
         path = (await self._canvas.make(0, Drawing(caption)))[0]
         if path is None:
             raise NoSample("editor_failed", "the editor gave no image")
@@ -232,21 +227,39 @@ def nearest_captions(context: MakerContext, candidates: Sequence[tuple[int, Sequ
     return chosen
 
 
-def image_scores(context: MakerContext, files: Sequence[Sequence[Path]], texts: Sequence[str]) -> list[np.ndarray]:
-    """Return the cosine of each candidate image with its text, one array for each row of files."""
-    flat = [path for row in files for path in row]
-    if not flat:
-        return [np.empty(0, np.float32) for _ in files]
-    images = embed_files(context, flat)  # (n, D)
-    captions = context.encoder.embed_texts(list(texts))  # (rows, D)
-    owner = np.repeat(np.arange(len(files)), [len(row) for row in files])
-    scores = (images * captions[owner]).sum(1)
-    return np.split(scores, np.cumsum([len(row) for row in files])[:-1])
+def nearest_images(
+    context: MakerContext,
+    edited: Sequence[tuple[int, Sequence[Path]]],
+    texts: np.ndarray,
+    passes: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
+) -> list[tuple[int, dict[str, Any]]]:
+    """Choose for each caption, by row, the candidate image nearest to its text, as a value of an image column.
+
+    Args:
+        context: Gets the captions that are dropped, because no candidate passes.
+        edited: Rows of captions, each with its candidates.
+        texts: (rows, D) the vector of each text.
+        passes: Returns which candidates may be chosen, (n,), from their vectors (n, D) and cosines (n,).
+    """
+    counts = [len(files) for _, files in edited]
+    vectors = embed_files(context, [path for _, files in edited for path in files])  # (n, D)
+    scores = (vectors * texts.repeat(counts, axis=0)).sum(1)  # (n,)
+    if passes is not None:
+        blocks = [slice(start, start + BLOCK) for start in range(0, len(vectors), BLOCK)]
+        is_kept = np.concatenate([passes(vectors[block], scores[block]) for block in blocks])
+        scores = np.where(is_kept, scores, -np.inf)
+    chosen = []
+    for (row, files), own in zip(edited, np.split(scores, np.cumsum(counts)[:-1]), strict=True):
+        if own.max() == -np.inf:
+            context.drop(row, "filtered", "no candidate passes the filters")
+        else:
+            chosen.append((row, as_cell(files[int(own.argmax())])))
+    return chosen
 
 
-def embed_files(context: MakerContext, files: Sequence[Path], batch: int = 256) -> np.ndarray:
-    """Embed image files, `batch` of them open at a time: (n, D)."""
-    batches = [files[start : start + batch] for start in range(0, len(files), batch)]
+def embed_files(context: MakerContext, files: Sequence[Path]) -> np.ndarray:
+    """Embed image files, `BLOCK` of them open at a time: (n, D)."""
+    batches = [files[start : start + BLOCK] for start in range(0, len(files), BLOCK)]
     return np.concatenate(
         [context.encoder.embed_images([open_picture(path.read_bytes()) for path in some]) for some in batches]
     )

@@ -22,23 +22,25 @@ from __future__ import annotations
 from typing import Any
 
 from repair_hf.study.methods.hard_negatives import HardNegatives, HardNegativesOnly
-from repair_hf.study.methods.method import Method
+from repair_hf.study.methods.method import Method, Records
+
+REPAIR = Records("repair")
 
 
-def variant(name: str, *, fill: str = "edits", loss: str = "both", tuned_as: str = "repair", **choices: Any) -> Method:
-    """Return RePair with other choices."""
-    return Method(name, fill=fill, loss=loss, tuned_as=tuned_as, **choices)
+def variant(name: str, records: Records = REPAIR, *, fill: str = "edits", loss: str = "both", **more: Any) -> Method:
+    """Return RePair with other choices; by default with its own records and hyperparameters."""
+    return Method(name, {"records": records}, fill=fill, loss=loss, **{"tuned_as": "repair"} | more)
 
 
 VANILLA = Method("vanilla")
 VARIANTS = (
-    variant("repair-i2t", directions=("i2t",), tuned_as="repair-i2t"),
-    variant("repair-t2i", directions=("t2i",), tuned_as="repair-t2i"),
+    variant("repair-i2t", Records("repair-i2t", directions=("i2t",)), tuned_as="repair-i2t"),
+    variant("repair-t2i", Records("repair-t2i", directions=("t2i",)), tuned_as="repair-t2i"),
     variant("repair"),
-    variant("wo-failure", mine={"false_positives": "random"}),
+    variant("wo-failure", Records("wo-failure", mine={"false_positives": "random"})),
     variant("wo-repair", fill="paper", edits=False),
-    variant("wo-qc", synthesize={"audited": False}),
-    variant("wo-pqc", synthesize={"select": "first"}),
+    variant("wo-qc", Records("wo-qc", synthesize={"audited": False})),
+    variant("wo-pqc", Records("wo-pqc", synthesize={"select": "first"})),
     variant("repair-paper", fill="paper", loss="grid", tuned_as="repair-paper"),
     variant("full-matrix", fill="paper", loss="batch"),
     variant(
