@@ -2,12 +2,8 @@
 
 import random
 
-import pytest
-
-from repair_hf.pairs.dataset import load_pairs
-from repair_hf.runtime.options import UserError
 from repair_hf.toyworld import captions, scenes
-from repair_hf.toyworld.truth import SceneTable, scenes_of
+from repair_hf.toyworld.truth import SceneTable
 
 
 def test_a_table_compares_a_caption_with_many_scenes_at_once():
@@ -19,8 +15,3 @@ def test_a_table_compares_a_caption_with_many_scenes_at_once():
         assert table.matches(facts).tolist() == holds
         found += sum(holds)
     assert found > 300
-
-
-def test_pictures_without_a_scene_are_refused(pairs_folder):
-    with pytest.raises(UserError, match=r"\w+.png carries no scene"):
-        list(scenes_of(load_pairs(pairs_folder, split="all")))

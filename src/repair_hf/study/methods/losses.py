@@ -1,15 +1,6 @@
-"""Losses of the baselines. At scale 0 each has a known value.
+"""Losses of the baselines that several use; the default is `PairObjective("batch")`.
 
-| loss | used by | at scale 0 |
-|---|---|---|
-| `PairObjective("batch")` with negatives that have no image | NegCLIP, SugarCrepe, La+SC | (ln 2B + ln B) / 2 |
-| `PairObjective("batch")` | COCO-CF, CF+AL+La, new pairs | ln 2B |
-| `tripletclip.Triplet` | TripletCLIP | ln 2B + ln B |
-| `multi_positive` | StableRep | ln(n - 1) |
-| `two_views` | SimCLR | ln(2B - 1) |
-
-`PairObjective("batch")` is every method's default. A negative caption without an image is a candidate for each image,
-and looks for none itself.
+There, a negative caption without an image is a candidate for each image, and looks for none itself.
 """
 
 from __future__ import annotations
