@@ -19,7 +19,8 @@ from repair_hf.llm.ledger_file import paid_by
 from repair_hf.llm.tokens import count_tokens, text_tokens
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
-from repair_hf.study.methods.method import Maker, Records
+from repair_hf.study.methods.context import Maker
+from repair_hf.study.methods.method import Records
 from repair_hf.study.plan import Plan
 from repair_hf.study.setting import Models, Setting, StudyData
 from repair_hf.synthesis.estimate import Rehearsal, estimate_run, rehearse

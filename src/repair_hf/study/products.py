@@ -21,7 +21,6 @@ from datasets import Dataset
 
 from repair_hf.evaluation.cases import Cases
 from repair_hf.evaluation.near_misses import load_near_misses
-from repair_hf.llm.cost import known_dollars
 from repair_hf.llm.ledger_file import has_payments, take_over
 from repair_hf.llm.prompts import SHIPPED, Drawing, Prompts, fit_instruction
 from repair_hf.mining.mine import mine
@@ -30,8 +29,8 @@ from repair_hf.runtime.files import read_json
 from repair_hf.runtime.options import changed
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
-from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.methods.method import Maker, Method, Records
+from repair_hf.study.methods.context import Maker, MakerContext
+from repair_hf.study.methods.method import Method, Records
 from repair_hf.study.methods.repair import REPAIR
 from repair_hf.study.methods.samples import DROPPED, SAMPLES
 from repair_hf.study.options import parse_budget
@@ -146,18 +145,16 @@ class Products:
         with open_ledger(llm, folder) as ledger:
             chat = open_chat(llm, ledger)
             editor = open_editor(models.editor, models.llm) if "editor" in maker.means else None
-            context = MakerContext(data.pairs, data.base, chat, editor, spacy_model=self.setting.spacy_model)
-            rows = asyncio.run(make_samples(maker, context))
+            context = MakerContext(maker, data.pairs, data.base, chat, editor, spacy_model=self.setting.spacy_model)
+            rows = asyncio.run(context.run())
         samples = build(rows, folder / SAMPLES_FILE, SAMPLES)
         build(context.dropped, folder / DROPPED_FILE, DROPPED)
-        texts, images = known_dollars(chat.usage.values()), context.image_dollars
-        saved = sum(use.dollars_saved for use in chat.usage.values())
         return {
             "llm": context.llm_calls,
             "images": context.images,
             "tried": len(context.captions),
             "samples": len(samples),
-            "dollars": None if texts is None or images is None else texts + saved + images,
+            "dollars": context.dollars,
             "dropped": Counter(row["reason"] for row in context.dropped),
         }
 
@@ -178,12 +175,6 @@ class Products:
             "prompts": wording_digest(maker, prompts_of(models.llm)),
         }
         return Stage("study", folder, [value for name, value in used.items() if name in maker.means], inputs)
-
-
-async def make_samples(maker: Maker, context: MakerContext) -> list[dict[str, Any]]:
-    await context.chat.collect()
-    async with context.open(edits=maker.edits, draws=maker.draws):
-        return await maker.make(context)
 
 
 def wording_digest(maker: Maker, prompts: Prompts = SHIPPED) -> str:

@@ -23,7 +23,7 @@ from repair_hf.llm.batches import BatchesOpen
 from repair_hf.records.dataset import NoRecords
 from repair_hf.runtime.options import UserError, did_you_mean, fill
 from repair_hf.study.cells import run_cell
-from repair_hf.study.methods.method import Maker
+from repair_hf.study.methods.context import Maker
 from repair_hf.study.methods.registry import check_installed
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
 from repair_hf.study.plan import Plan

@@ -108,17 +108,16 @@ def test_candidates_are_chosen_by_the_retriever(made, encoder):
     texts = ["a red star", caption.upper() + ".", "two blue boxes at night", "here we see a heart"]
     near = [float(encoder.embed_texts([text])[0] @ encoder.embed_texts([caption])[0]) for text in texts]
     best = max((score, text) for score, text in zip(near, texts, strict=True) if text != texts[1])[1]
-    assert nearest_captions(context, [(0, texts)]) == [(0, best)]
+    assert nearest_captions(context, {0: texts}) == {0: best}
 
     files = sorted(folder.glob("candidates/*/*.png"))[:5]
-    edited, wanted = [(0, files[:2]), (1, files[2:])], encoder.embed_texts(texts[:2])
-    nearest = []
-    for (row, some), vector in zip(edited, wanted, strict=True):
+    edited, wanted, nearest = {0: files[:2], 1: files[2:]}, encoder.embed_texts(texts[:2]), {}
+    for (row, some), vector in zip(edited.items(), wanted, strict=True):
         scores = encoder.embed_images([Image.open(path) for path in some]) @ vector
-        nearest.append((row, {"bytes": None, "path": str(some[int(scores.argmax())])}))
+        nearest[row] = {"bytes": None, "path": str(some[int(scores.argmax())])}
     assert nearest_images(context, edited, wanted) == nearest
     last = nearest_images(context, edited, wanted, lambda vectors, scores: np.arange(5) == 4)
-    assert last == [(1, {"bytes": None, "path": str(files[4])})] and context.dropped[-1]["reason"] == "filtered"
+    assert last == {1: {"bytes": None, "path": str(files[4])}} and context.dropped[-1]["reason"] == "filtered"
 
 
 def test_alias_filters_drop_candidates_that_left_their_caption():

@@ -20,12 +20,11 @@ Our reading:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from repair_hf.study.methods.context import CANDIDATES, MakerContext, nearest_images
-from repair_hf.study.methods.method import Maker, Method
+from repair_hf.study.methods.context import CANDIDATES, Maker, MakerContext, Sample, nearest_images
+from repair_hf.study.methods.method import Method
 
 CONFIDENT_RANK = 100
 GENERIC = (
@@ -38,22 +37,22 @@ GENERIC = (
 )
 
 
-async def make(context: MakerContext) -> list[dict[str, Any]]:
+async def make(context: MakerContext) -> list[Sample]:
 
-    async def ask(row: int) -> tuple[int, list[Path]]:
-        image = int(context.pairs.caption_image[row])
-        url = context.sources.url(image)
+    async def ask(row: int) -> list[Path]:
+        url = context.sources.url(int(context.pairs.caption_image[row]))
         [instruction] = await context.write("scene_change", source_image=url, caption=context.captions[row])
-        return row, await context.edit(image, instruction)
+        return await context.edit(row, instruction)
 
-    edited = await context.each(range(len(context.captions)), ask, "Varying images")
+    edited = await context.each(ask, "Varying images")
     if not edited:
         return []
     texts = context.encoder.embed_texts(context.captions)  # (M, D)
     generic = context.encoder.embed_texts(list(GENERIC))  # (G, D)
-    own = texts[[row for row, _ in edited]]
-    kept = nearest_images(context, edited, own, lambda vectors, scores: is_variant(vectors, scores, texts, generic))
-    return [context.of_caption(row) | {"edit_image": image} for row, image in kept]
+    variants = nearest_images(
+        context, edited, texts[list(edited)], lambda vectors, own: is_variant(vectors, own, texts, generic)
+    )
+    return [(row, {"edit_image": image}) for row, image in variants.items()]
 
 
 def is_variant(vectors: np.ndarray, own: np.ndarray, texts: np.ndarray, generic: np.ndarray) -> np.ndarray:

@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.study.methods.context import MakerContext
+from repair_hf.study.methods.context import Maker
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, PaperGrid
 from repair_hf.training.step import Objective
 
-TOY = "toy world"
-
 MakeObjective = Callable[[DualEncoder, Anchors, RepairConfig], Objective]
-
-
-@dataclass(frozen=True)
-class Maker:
-    """How one kind of samples is made, once for all methods and seeds that use it."""
-
-    name: str  # name of the folder
-    make: Callable[[MakerContext], Awaitable[list[dict[str, Any]]]]  # makes rows of `SAMPLES`
-    asks: Mapping[str, int] = field(default_factory=dict)  # prompt -> number of answers requested for each caption
-    edits: int = 0  # candidates of each edited image; 0 if no image is edited
-    draws: bool = False  # whether images are generated from text
-    parses: bool = False  # whether captions are parsed
-    is_toy: bool = False  # whether it knows the toy world alone
-
-    @property
-    def means(self) -> frozenset[str]:
-        """What it uses: the options `llm`, `editor`, `spacy_model` of the study, or the toy world."""
-        used = {"llm": self.asks, "editor": self.edits or self.draws, "spacy_model": self.parses, TOY: self.is_toy}
-        return frozenset(name for name, is_used in used.items() if is_used)
 
 
 @dataclass(frozen=True)
