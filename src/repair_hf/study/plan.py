@@ -22,7 +22,7 @@ from typing import Any
 
 from repair_hf.study.methods.method import Method
 from repair_hf.study.results import BASE, Cell, Row
-from repair_hf.study.setting import Setting, StudyData
+from repair_hf.study.setting import Setting
 
 Space = dict[str, Sequence[float]]  # setting of a cell -> the values that are compared, or tried by `tune`
 PLAIN, TUNING_SEEDS = "vanilla", 2
@@ -49,7 +49,7 @@ class Arm:
 
 
 class Plan:
-    """What a study needs.
+    """What a study on one dataset needs.
 
     Args:
         setting: The study.
@@ -67,28 +67,27 @@ class Plan:
         self.wanted = list(dict.fromkeys([PLAIN, *wanted]))
         self.missing: dict[Cell, None] = {}
         self.tried: dict[Cell, Row] = {}
-        self.left_out: dict[tuple[str, str], str] = {}  # by dataset and method
+        self.left_out: dict[str, str] = {}
 
     def arms(self) -> list[Arm]:
         """Return the arms that are finished, and collect the cells that are missing."""
         self.missing, self.tried = {}, {}
         found: list[Arm | None] = []
-        for data in self.setting.datasets.values():
-            self.base(data)
-            for method in map(self.setting.methods.__getitem__, self.wanted):
-                if not self._is_left_out(data, method):
-                    found += [self._arm(cell) for cell in self._cells(data, method)]
+        self.base()
+        for method in map(self.setting.methods.__getitem__, self.wanted):
+            if not self._is_left_out(method):
+                found += [self._arm(cell) for cell in self._cells(method)]
         return [arm for arm in found if arm is not None]
 
-    def base(self, data: StudyData) -> Row | None:
-        rows = self._need([Cell(data.name, BASE, self.options.test_split)])
+    def base(self) -> Row | None:
+        rows = self._need([Cell(self.setting.name, BASE, self.options.test_split)])
         return rows[0] if rows else None
 
-    def _is_left_out(self, data: StudyData, method: Method) -> bool:
+    def _is_left_out(self, method: Method) -> bool:
         """Return whether a method, or the one whose settings it would take, has no data."""
         for name in (method.name, method.tuned_as if self.options.tune else ""):
-            if reason := self.left_out.get((data.name, name)):
-                self.left_out.setdefault((data.name, method.name), reason)
+            if name in self.left_out:
+                self.left_out.setdefault(method.name, self.left_out[name])
                 return True
         return False
 
@@ -101,7 +100,7 @@ class Plan:
 
     def _plain(self, cell: Cell, ratio: float) -> list[Row] | None:
         """Return plain training that is `ratio` times as long as a cell."""
-        space = self._space(cell.data) | {"epochs": [ratio * cell.epochs]}
+        space = self._space | {"epochs": [ratio * cell.epochs]}
         plain = _first(Cell(cell.data, PLAIN, cell.split), "", "", space)
         tuned = self._tuned(plain, space) if self.options.tune else plain
         return self._seeds(tuned) if tuned else None
@@ -116,25 +115,26 @@ class Plan:
         found = [row for row in rows.values() if row is not None]
         return found if len(found) == len(cells) else None
 
-    def _space(self, data: str) -> Space:
-        """Return the values that were named; by default those of the data's size, of which tuning tries all."""
-        named, size, count = self.options, self.setting.datasets[data].size, None if self.options.tune else 1
+    @property
+    def _space(self) -> Space:
+        """The values that were named; by default those of the data's size, of which tuning tries all."""
+        named, size, count = self.options, self.setting.size, None if self.options.tune else 1
         return {
             "learning_rate": named.learning_rates or size.learning_rates[:count],
             "epochs": named.epochs or size.epochs[:count],
             "grid_weight": named.grid_weights or size.grid_weights[:count],
         }
 
-    def _cells(self, data: StudyData, method: Method) -> Iterator[Cell]:
+    def _cells(self, method: Method) -> Iterator[Cell]:
         """Yield the first seed's cell of each arm of a method, as far as its settings are known."""
-        options, space = self.options, self._space(data.name)
+        options, space = self.options, self._space
         losses, fills = [method.loss if method.parts else ""], [method.fill]
         if method.objective is None and method.parts:
             losses = options.losses or losses
         if method.records and len(method.records.directions) == 2 and method.own_fill is None:
             fills = options.fills or fills
         for fill, loss in itertools.product(fills, losses):
-            start = _first(Cell(data.name, method.name, options.test_split), fill, loss, space)
+            start = _first(Cell(self.setting.name, method.name, options.test_split), fill, loss, space)
             if options.tune:
                 cells = list(filter(None, [self._tuned(start, space)]))
             else:

@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -22,7 +23,6 @@ from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.study.differences import BOTH, NEAR, RETRIEVAL, Gain, differences, gain
 from repair_hf.study.plan import PLAIN, SCORED, Arm, Plan
 from repair_hf.study.results import MEASURES, Cell, Row
-from repair_hf.study.setting import Setting
 
 COSTS = ("samples", "LLM calls", "images", "dollars")
 R1 = SCORED[:2]
@@ -56,10 +56,10 @@ class Line:
         return [NONE if row[name] is None else f"{row[name] * row['share']:,.{n}f}" for name, n in places.items()]
 
 
-def tables_of(plan: Plan) -> list[Finding]:
-    """Return all tables of what is finished."""
-    bases = {data.name: base for data in plan.setting.datasets.values() if (base := plan.base(data))}
-    arms = [arm for arm in plan.arms() if arm.cell.data in bases]
+def tables_of(plans: Sequence[Plan]) -> list[Finding]:
+    """Return all tables of what is finished, on one or several datasets."""
+    bases = {plan.setting.name: base for plan in plans if (base := plan.base())}
+    arms = [arm for plan in plans for arm in plan.arms() if arm.cell.data in bases]
     lines = [Line(f"base{_of(name, bases)}", [row]) for name, row in bases.items()]
     for name, arm in labels(arms).items():
         gained: list[Mapping[str, Gain]] = []
@@ -67,16 +67,9 @@ def tables_of(plan: Plan) -> list[Finding]:
             gained = [differences(arm.rows, rows, bases[arm.cell.data]) for rows in (arm.same_steps, arm.same_compute)]
         lines.append(Line(name, arm.rows, arm, *gained))
     lines += [Line(name, rows) for name, rows in plain_runs(arms, bases).items()]
-    found = [
-        left_out(plan),
-        summary(lines),
-        retrieval(lines, plan.setting.options.paper),
-        near_misses(lines),
-        gains(lines),
-        default(lines),
-        cost(lines),
-        tuning(plan),
-    ]
+    papers = {plan.setting.name: paper for plan in plans if (paper := plan.setting.options.paper)}
+    found = [left_out(plans), summary(lines), retrieval(lines, papers), near_misses(lines), gains(lines)]
+    found += [default(lines), cost(lines), tuning(plans)]
     return [each for each in found if each is not None]
 
 
@@ -110,12 +103,12 @@ def plain_runs(arms: Sequence[Arm], bases: Mapping[str, Row]) -> dict[str, Seque
     return {f"{PLAIN}{_of(cell.data, bases)}, {cell.epochs:g} epochs": found[cell] for cell in kept}
 
 
-def left_out(plan: Plan) -> Finding | None:
+def left_out(plans: Sequence[Plan]) -> Finding | None:
     """List the methods without rows in the tables, with the reason."""
-    reasons = {f"{name} on {data}": why for (data, name), why in plan.left_out.items()}
-    if plan.missing:
-        first = ", ".join(cell.name for cell in list(plan.missing)[:3])
-        reasons["not trained yet"] = f"{len(plan.missing):,} cells or more, such as {first}"
+    reasons = {f"{name} on {plan.setting.name}": why for plan in plans for name, why in plan.left_out.items()}
+    if missing := [cell for plan in plans for cell in plan.missing]:
+        first = ", ".join(cell.name for cell in missing[:3])
+        reasons["not trained yet"] = f"{len(missing):,} cells or more, such as {first}"
     text = " ".join(f"`{name}`: {why}." for name, why in reasons.items())
     return Finding("left_out", "Left out", text) if text else None
 
@@ -141,20 +134,21 @@ def summary(lines: Sequence[Line]) -> Finding:
     return Finding("summary", "In one table", note, _frame(heads, lines, rows))
 
 
-def retrieval(lines: Sequence[Line], paper: str | None) -> Finding:
-    """Tabulate R@1, R@5, R@10 and MRR of everything that was trained; the CSV has each seed."""
+def retrieval(lines: Sequence[Line], papers: Mapping[str, str]) -> Finding:
+    """Tabulate R@1, R@5, R@10 and MRR of all trainings; `papers` says which dataset of RePair's paper a dataset is."""
     rows, heads = [one.cells(RETRIEVAL) for one in lines], [*map(label, RETRIEVAL)]
     note = (
         "R@K in %: an annotated positive is among the top K. MRR: mean of 1 / rank of the best one. Ties are ranked "
         "pessimistically. ±: standard deviation over seeds."
     )
-    if paper:
-        published = published_results(paper)
+    if papers:
+        published = {name: published_results(paper) for name, paper in papers.items()}
         for one, cells in zip(lines, rows, strict=True):
-            figures = published.get(one.name.split(",")[0], {})
+            figures = published.get(one.rows[0].cell.data, {}).get(one.rows[0].cell.method, {})
             cells += [f"{float(figures[metric]):.2f}" if figures.get(metric) else NONE for metric in R1]
         heads += [f"paper: {label(name)}" for name in R1]
-        note += f" The columns `paper` hold the figures of RePair's paper for {paper}; they were not measured here."
+        named = " and ".join(papers.values())
+        note += f" The columns `paper` hold the figures of RePair's paper for {named}; they were not measured here."
     data = [{"method": one.name, "seed": row.cell.seed, **row.metrics} for one in lines for row in one.rows]
     return Finding("retrieval", "Retrieval", note, _frame(heads, lines, rows), data=pd.DataFrame(data))
 
@@ -249,14 +243,15 @@ def cost(lines: Sequence[Line]) -> Finding:
     return Finding("cost", "Cost", note, _frame([*COSTS, *heads], trained, rows))
 
 
-def tuning(plan: Plan) -> Finding | None:
+def tuning(plans: Sequence[Plan]) -> Finding | None:
     """Tabulate what was tried on the validation split."""
-    if not plan.tried:
-        return None
     rows = [
         asdict(cell) | {metric: round(row.metrics[metric], 4) for metric in SCORED if metric in row.metrics}
+        for plan in plans
         for cell, row in plan.tried.items()
     ]
+    if not rows:
+        return None
     note = "Every training that was evaluated on the validation split, to choose the settings of the tables."
     return Finding("tuning", "Tuning", note, pd.DataFrame(rows).drop(columns=["split", "budget"]))
 
@@ -267,17 +262,16 @@ def published_results(dataset: str) -> dict[str, dict[str, str]]:
         return {row["method"]: row for row in csv.DictReader(file) if row["dataset"] == dataset}
 
 
-def write_page(sections: Sequence[Finding], setting: Setting) -> None:
+def write_page(sections: Sequence[Finding], folder: Path, *, is_toy: bool) -> None:
     """Write `study.md` and the CSV of each section, with a warning at the top."""
-    setting.output.mkdir(parents=True, exist_ok=True)
-    lines = ["# What does repair buy?", ""]
-    lines += [TOY, ""] if any(data.is_toy for data in setting.datasets.values()) else []
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = ["# What does repair buy?", "", *([TOY, ""] if is_toy else [])]
     for each in sections:
-        each.save(setting.output)
+        each.save(folder)
         lines += [f"## {each.title}", "", each.note, ""]
         if each.table is not None:
             lines += [markdown(list(each.table.columns), each.table.to_numpy().tolist()), ""]
-    write_atomically(setting.output / "study.md", "\n".join(lines))
+    write_atomically(folder / "study.md", "\n".join(lines))
 
 
 def _of(data: str, datasets: Any) -> str:
