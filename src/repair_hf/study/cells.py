@@ -133,7 +133,7 @@ def fill_for(
     """Return the fill of a method: the same pairs and the same truth for all, and what the method adds."""
     pairs, truth = setting.pairs, setting.truth
     if not method.fill:
-        samples = {part: made[part].data for part in method.parts}
+        samples: Any = {part: made[part].data for part in method.parts}
         return Samples(pairs, samples, truth, config.draw_seed, share=share)
     records = share_of_records(made["records"].data, share)
     if not method.edits:  # a false positive is then opposite an annotated item

@@ -168,7 +168,7 @@ class Plan:
 
 def _first(cell: Cell, fill: str, loss: str, space: Space) -> Cell:
     """Return a cell with a fill and a loss, and the first of all values."""
-    first = {name: values[0] for name, values in space.items()}
+    first: dict[str, Any] = {name: values[0] for name, values in space.items()}
     return replace(cell, fill=fill, loss=loss, **first | ({} if loss in ("grid", "both") else {"grid_weight": 0.0}))
 
 

@@ -171,11 +171,15 @@ def near_misses(lines: Sequence[Line]) -> Finding | None:
 
 def gains(lines: Sequence[Line]) -> Finding | None:
     """Tabulate each arm's gain over plain training at equal steps; the CSV has that at equal compute, too."""
-    compared = [one for one in lines if one.arm and one.steps]
+    compared = [one for one in lines if one.steps]
     if not compared:
         return None
     metrics = [*_measured(compared), BOTH]
-    rows = [[str(one.steps.get(metric, NONE)) for metric in metrics] + [f"{one.arm.ratio:g}x"] for one in compared]
+    rows = [
+        [*(str(one.steps.get(metric, NONE)) for metric in metrics), f"{one.arm.ratio:g}x"]
+        for one in compared
+        if one.arm
+    ]
     bounds = ("mean", "low", "high")
     data = [
         {"method": one.name, "against": f"equal {against}", "metric": metric}

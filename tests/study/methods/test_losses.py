@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from repair_hf.study.methods.hard_negatives import HardNegativesOnly
 from repair_hf.study.methods.losses import multi_positive, two_views
+from repair_hf.study.methods.repair import HardNegativesOnly
 from repair_hf.study.methods.simclr import TwoViews
 from repair_hf.study.methods.stablerep import TEMPERATURE, MultiPositive
 from repair_hf.study.methods.tripletclip import Triplet

@@ -11,7 +11,7 @@ from datasets import Dataset
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.pairs.truth import truth_of
 from repair_hf.study.cells import without_edits
-from repair_hf.study.methods.hard_negatives import HardNegatives
+from repair_hf.study.methods.repair import HardNegatives
 from repair_hf.study.methods.samples import SAMPLES, Samples
 from repair_hf.study.methods.sugarcrepe import is_small
 from repair_hf.training.fills import PaperGrid

@@ -8,15 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repair_hf.training.step import Step, mean_over_pairs, sigmoid_loss, softmax_loss
+from repair_hf.training.step import PairObjective, Step
 
 
 def anchor_loss(step: Step) -> Tensor:
     """Return InfoNCE over the anchors, or for a model with a bias the sigmoid loss."""
-    is_anchor = step.slots == 0
-    cells = step.visible & is_anchor & is_anchor[:, None]
-    per_pair = softmax_loss if step.bias is None else sigmoid_loss
-    return mean_over_pairs(per_pair(step.matrix, cells), cells)
+    return PairObjective("none", sigmoid=step.bias is not None).terms(step)["loss_global"]
 
 
 def alike(step: Step) -> Tensor:
