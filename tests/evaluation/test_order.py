@@ -8,7 +8,8 @@ import pytest
 from benchmark_files import captioned
 
 from repair_hf.evaluation import judging
-from repair_hf.evaluation.compositional import CompositionalOptions, load_benchmarks
+from repair_hf.evaluation.benchmarks import load_benchmarks
+from repair_hf.evaluation.options import CompositionalOptions
 from repair_hf.evaluation.order import load_order, normalize
 from repair_hf.evaluation.words import load_tokenizer
 from repair_hf.runtime.options import PairsOptions, UserError

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from repair_hf.cli.subcommands import print_table
-from repair_hf.evaluation.compositional import CompositionalOptions
-from repair_hf.evaluation.options import EvaluateOptions
+from repair_hf.evaluation.options import CompositionalOptions, EvaluateOptions
 from repair_hf.runtime.options import PairsOptions, StageOptions, opt
 
 EPILOG = """examples:
