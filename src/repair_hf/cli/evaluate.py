@@ -18,7 +18,7 @@ from repair_hf.runtime.options import PairsOptions, StageOptions, opt
 
 EPILOG = """examples:
   repair-hf evaluate world/base --pairs runs/world --output runs/evaluate
-  repair-hf evaluate world/base runs/train --pairs runs/world --compositional world --output runs/compare
+  repair-hf evaluate world/base runs/train --pairs runs/world --near-misses runs/near-misses --output runs/compare
   repair-hf evaluate openai/clip-vit-base-patch32 --pairs me/my-dataset --split test --output runs/evaluate"""
 
 

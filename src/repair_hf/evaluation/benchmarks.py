@@ -37,7 +37,6 @@ from repair_hf.evaluation.cases import Case, Cases, Judge, Metric, first_is_righ
 from repair_hf.evaluation.options import DEFAULTS, CompositionalOptions
 from repair_hf.evaluation.order import load_order
 from repair_hf.evaluation.pictures import Box, EncodedImages, Photographs, find_photographs, load_test_rows
-from repair_hf.evaluation.toyworld import load_world
 from repair_hf.evaluation.words import load_parser, load_tokenizer
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.files import REPAIR, read_json, read_lines
@@ -120,9 +119,7 @@ def load_benchmarks(options: CompositionalOptions, pairs: Pairs, pairs_options: 
     """
     folders, subset, sets = list(map(Path, options.compositional_images)), options.compositional_subset, []
     for name, source in options.sources().items():
-        if name == "world":
-            sets.append(load_world(pairs))
-        elif name == "order":
+        if name == "order":
             sets.append(_order(source, options, pairs, pairs_options))
         else:
             sets.append(load_benchmark(name, source, folders, subset=subset))

@@ -8,7 +8,6 @@ from repair_hf.evaluation.words import MODEL
 from repair_hf.runtime.options import SEEDS, EmbeddingOptions, UserError, need, opt
 
 DEFAULTS = {  # source without a path; None: a path is needed
-    "world": "",
     "order": MODEL,
     "sugarcrepe": None,
     "sugarcrepe++": None,
@@ -43,7 +42,7 @@ class CompositionalOptions:
     compositional: list[str] = opt(
         [],
         "Benchmarks: sugarcrepe=FOLDER, sugarcrepe++=FOLDER, winoground, vg_relation, vg_attribution, order "
-        "(or order=PARSER), world. See docs/evaluation.md.",
+        "(or order=PARSER). See docs/evaluation.md.",
         main=True,
     )
     compositional_images: list[str] = opt([], "Folders of the benchmarks' photographs, such as COCO's val2017.")
@@ -58,7 +57,7 @@ class CompositionalOptions:
             raise UserError(f"`order_seeds` takes one or more different numbers from 0 to {SEEDS - 1}, got {seeds}.")
         if "order" not in named and seeds != [1]:
             raise UserError(f"`order_seeds` {seeds} is for `compositional` order; give it, or leave them out.")
-        if named.keys() <= {"order", "world"} and (self.compositional_images or self.compositional_subset):
+        if named.keys() <= {"order"} and (self.compositional_images or self.compositional_subset):
             raise UserError(
                 "`compositional_images` and `compositional_subset` are for benchmarks of photographs, such as "
                 "sugarcrepe=FOLDER; add one to `compositional`, or leave them out."
@@ -68,15 +67,13 @@ class CompositionalOptions:
         """Return the path or Hub id of each benchmark.
 
         Raises:
-            UserError: If a benchmark is unknown or named twice, or lacks a path, or takes none.
+            UserError: If a benchmark is unknown or named twice, or lacks a path.
         """
         found: dict[str, str] = {}
         for word in self.compositional:
             name, _, path = word.partition("=")
             if name not in DEFAULTS:
                 raise UserError(f"`compositional` takes {', '.join(DEFAULTS)}, got {name!r}.")
-            if name == "world" and path:
-                raise UserError(f"`compositional` world is made from the pairs and takes no path, got {path}.")
             if (source := path or DEFAULTS[name]) is None:
                 raise UserError(f"`compositional` {name} needs the folder of its files: {name}=FOLDER.")
             if name in found:
