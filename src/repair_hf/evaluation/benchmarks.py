@@ -9,8 +9,8 @@ phrase is replaced, swapped or added |
 | `sugarcrepe++` (Dumpala et al., 2024) | the same with two paraphrases of the true caption |
 | `winoground` (Thrush et al., 2022) | two pictures and two captions of the same words, each true of one picture |
 
-`repair-hf export near-misses` writes the columns of Winoground
-or SugarCrepe, and the kind of each case; these are reported as `winoground_near_misses` or `sugarcrepe_near_misses`.
+`repair-hf export near-misses` writes the columns of Winoground or SugarCrepe, and the kind of each case; these are
+reported as `winoground_near_misses` or `sugarcrepe_near_misses`.
 """
 
 from __future__ import annotations
@@ -76,38 +76,46 @@ ARO: dict[str, Any] = {
 }
 BENCHMARKS = {
     "vg_relation": Benchmark(
-        23_937, ("visual_genome_relation.json",), metrics=relation_metrics, group="relation_name", **ARO
+        published=23_937,
+        files=("visual_genome_relation.json",),
+        metrics=relation_metrics,
+        group="relation_name",
+        **ARO,
     ),
     "vg_attribution": Benchmark(
-        28_748, ("visual_genome_attribution.json",), metrics=attribution_metrics, group="attributes", **ARO
+        published=28_748,
+        files=("visual_genome_attribution.json",),
+        metrics=attribution_metrics,
+        group="attributes",
+        **ARO,
     ),
     "sugarcrepe": Benchmark(
-        sum(SUGARCREPE.values()),
-        tuple(f"{name}.json" for name in SUGARCREPE),
-        ("filename",),
-        ("image",),
-        ("caption", "negative_caption"),
-        first_is_right,
-        sugarcrepe_metrics,
+        published=sum(SUGARCREPE.values()),
+        files=tuple(f"{name}.json" for name in SUGARCREPE),
+        photographs=("filename",),
+        images=("image",),
+        captions=("caption", "negative_caption"),
+        judge=first_is_right,
+        metrics=sugarcrepe_metrics,
     ),
     "sugarcrepe++": Benchmark(
-        sum(PP.values()),
-        tuple(f"{name}.json" for name in PP),
-        ("filename",),
-        (),
-        ("caption", "caption2", "negative_caption"),
-        judge_paraphrases,
-        paraphrase_metrics,
+        published=sum(PP.values()),
+        files=tuple(f"{name}.json" for name in PP),
+        photographs=("filename",),
+        images=(),
+        captions=("caption", "caption2", "negative_caption"),
+        judge=judge_paraphrases,
+        metrics=paraphrase_metrics,
         compares_captions=True,
     ),
     "winoground": Benchmark(
-        400,
-        ("examples.jsonl",),
-        ("image_0", "image_1"),
-        ("image_0", "image_1"),
-        ("caption_0", "caption_1"),
-        judge_winoground,
-        winoground_metrics,
+        published=400,
+        files=("examples.jsonl",),
+        photographs=("image_0", "image_1"),
+        images=("image_0", "image_1"),
+        captions=("caption_0", "caption_1"),
+        judge=judge_winoground,
+        metrics=winoground_metrics,
     ),
 }
 
