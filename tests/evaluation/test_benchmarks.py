@@ -12,9 +12,14 @@ from PIL import Image
 
 from repair_hf.cli.main import main
 from repair_hf.evaluation import judging
-from repair_hf.evaluation.benchmark_metrics import EXCLUDED, SUGARCREPE, judge_paraphrases, judge_winoground
+from repair_hf.evaluation.benchmark_metrics import (
+    EXCLUDED,
+    SUGARCREPE,
+    judge_paraphrases,
+    judge_winoground,
+    sugarcrepe_metrics,
+)
 from repair_hf.evaluation.benchmarks import BENCHMARKS, load_benchmark, whole_or_subset
-from repair_hf.evaluation.options import CompositionalOptions
 from repair_hf.evaluation.pictures import load_test_rows
 from repair_hf.runtime.options import UserError
 
@@ -200,6 +205,10 @@ def test_what_is_asked_of_paraphrases_and_of_two_pictures():
     scores = np.array([[[3, 2], [1, 4]], [[3, 2], [1, 1]], [[1, 1], [0, 2]]], np.float32)  # pictures by captions
     right = {name: (margin > 0).tolist() for name, margin in judge_winoground(scores, None).items()}
     assert right == {"text": [True, False, False], "image": [True, False, True], "group": [True, False, False]}
+    means = {metric.name: metric for metric in sugarcrepe_metrics(["swap_att", "add_att", "swap_obj", "add_att"])}
+    assert means["swap"].groups == ("swap_att", "swap_obj") and means["macro"].weights == (1 / 3,) * 3
+    assert means["macro_kinds"].groups == ("add_att", "swap_att", "swap_obj")
+    assert means["macro_kinds"].weights == (0.5, 0.25, 0.25)  # of each kind a half
 
 
 @pytest.mark.parametrize("form", ["files", "parquet", "saved", "saved with splits"])
@@ -273,20 +282,3 @@ def test_files_that_are_not_the_benchmarks_raise(benchmark, files, message, phot
 )
 def test_only_the_whole_benchmark_has_its_name(found, missing, name):
     assert whole_or_subset("b", found, 3, missing, subset=True) == name
-
-
-@pytest.mark.parametrize(
-    ("named", "message"),
-    [
-        (dict(compositional=["aro"]), "takes order, .* got 'aro'"),
-        (dict(compositional=["sugarcrepe"]), "sugarcrepe=FOLDER"),
-        (dict(compositional=["order", "order=world"]), "names order twice"),
-        (dict(order_seeds=[1, 1]), "takes one or more different numbers from 0 to 4294967295, got .1, 1."),
-        (dict(compositional=["order=world"], order_seeds=[2**32]), "`order_seeds` takes .*, got .4294967296."),
-        (dict(order_seeds=[2]), "`order_seeds` .2. is for `compositional` order; give it"),
-        (dict(compositional=["order"], compositional_subset=True), "are for benchmarks of photographs"),
-    ],
-)
-def test_options_that_cannot_work_raise(named, message):
-    with pytest.raises(UserError, match=message):
-        CompositionalOptions(**named)

@@ -158,7 +158,8 @@ def load_benchmark(name: str, source: str, image_folders: Sequence[Path], *, sub
     benchmark, folder = BENCHMARKS[name], Path(source)
     home = folder / "data" if (folder / "data").is_dir() else folder
     lacking = [file for file in benchmark.files if not (home / file).is_file()]
-    is_export, missing = False, []
+    is_export = False
+    missing: list[str] = []
     has_dataset = DEFAULTS[name] is not None or (benchmark.images and any(home.glob("*.parquet")))
     if has_dataset and len(lacking) == len(benchmark.files):
         others = ("bbox",) if benchmark.has_boxes else EXPORTED
@@ -265,7 +266,8 @@ def _group_of(row: Mapping[str, Any], column: str | None, where: str) -> str:
     """Return the group of a row, one word or several joined."""
     if column is None:
         return ALL
-    words = row.get(column) if isinstance(row.get(column), list) else [row.get(column)]
+    cell: Any = row.get(column)
+    words = cell if isinstance(cell, list) else [cell]
     if not all(isinstance(word, str) for word in words):
         raise UserError(f"{where} needs `{column}`, a text or several, got {ascii(row)[:200]}.")
     return "_".join(words)
