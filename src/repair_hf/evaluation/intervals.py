@@ -59,13 +59,13 @@ class Draws(Bounded):
         Shape:
             values, image: (Q,). Returns (R,); NaN if a resample has no queries.
         """
-        order = np.argsort(values, kind="stable")
-        ordered, image = np.asarray(values)[order], np.asarray(image)[order]
-        found = np.full(self.resamples, np.nan)
+        order, found = np.argsort(values, kind="stable"), np.full(self.resamples, np.nan)
+        distinct, first = np.unique(np.asarray(values)[order], return_index=True)  # (U,) values, and where each begins
+        image = np.asarray(image)[order]
         for row, times in enumerate(self._times):
-            up_to = times[image].cumsum(dtype=np.int64)  # (Q,) how many queries are drawn up to each
+            up_to = np.add.reduceat(times[image], first, dtype=np.int64).cumsum()  # (U,) queries drawn up to a value
             if total := up_to[-1]:
-                found[row] = ordered[np.searchsorted(up_to, [(total - 1) // 2, total // 2], side="right")].mean()
+                found[row] = distinct[up_to.searchsorted([(total - 1) // 2, total // 2], side="right")].mean()
         return found
 
     @cached_property
