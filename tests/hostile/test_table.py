@@ -10,7 +10,7 @@ import datasets
 import pytest
 
 from repair_hf.cli.main import COMMANDS, main
-from tests.encoder.broken_models import BROKEN, weights
+from tests.encoder.test_loading import BROKEN, weights
 from tests.hostile import inputs, own_files
 
 PAIRS, LLM = "--pairs {pairs} --split all", "--llm world/oracle --editor world --any-model"
