@@ -158,8 +158,12 @@ class Stage:
         before = command_of(folder)
         if before not in (self.command, None):
             raise UserError(f"{folder} belongs to `{before}`, not to `{self.command}`; give another --output.")
-        if before is not None:
-            self._refuse_other_results(folder)
+        is_finished = before is not None and (folder / "summary.json").is_file()
+        if is_finished and (changes := self._differences(folder)):
+            raise UserError(
+                f"{folder} holds a finished result with other options: {changes}. "
+                "Give another --output, or delete the folder."
+            )
 
     def _refuse_inputs(self, folder: Path) -> None:
         """Raise an error if the output folder is an input: training would overwrite the model that it starts from."""
@@ -170,13 +174,6 @@ class Stage:
                     raise UserError(
                         f"--output {folder} is the folder of `{name}`; give another one, such as runs/NAME."
                     )
-
-    def _refuse_other_results(self, folder: Path) -> None:
-        if (folder / "summary.json").is_file() and (changes := self._differences(folder)):
-            raise UserError(
-                f"{folder} holds a finished result with other options: {changes}. "
-                "Give another --output, or delete the folder."
-            )
 
 
 def words_of(options: Any) -> list[str]:
