@@ -199,12 +199,3 @@ def test_the_first_items_that_changed_are_named(tmp_path):
         check_items(tmp_path / "a", items(now))
     with pytest.raises(UserError, match=r"1 images and .*\(0.png\)"):
         check_items(tmp_path / "a", items(before, {"0.png": "y"}))
-
-
-def test_items_take_a_few_bytes_each(tmp_path):
-    n = 20_000
-    many = {
-        f"COCO_train2014_{image:012d}.jpg#{place}": f"{image} {place}" for image in range(n // 5) for place in range(5)
-    }
-    items(many).save(tmp_path)
-    assert (tmp_path / FILE).stat().st_size < 16 * n
