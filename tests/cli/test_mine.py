@@ -4,6 +4,7 @@ import json
 import shutil
 
 import numpy as np
+import PIL.Image
 import pytest
 from datasets import Dataset
 
@@ -76,6 +77,21 @@ def test_a_dry_run_writes_nothing(command, flags, tmp_path, capsys):
     assert main([command, *flags[1:], "--dry-run"]) == 0
     assert "12 images and 24 captions" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
+
+
+def test_images_of_equal_pixels_are_no_false_positives_of_each_other_and_are_counted(
+    flags, pairs_folder, tmp_path, capsys
+):
+    data = shutil.copytree(pairs_folder, tmp_path / "data")
+    PIL.Image.open(data / "red_circle.png").save(data / "again.png", compress_level=0)
+    with (data / "captions.jsonl").open("a") as lines:
+        lines.write(json.dumps({"image": "again.png", "captions": ["a round thing, seen twice"]}))
+    flags[flags.index("--pairs") + 1] = str(data)
+    assert main([*flags, "--k-mine", "50", "--d-i2t", "50", "--d-t2i", "50"]) == 0
+    said = "excluded: 3 pairs of an image and a caption of an image alike (2 by equal pixels)"
+    assert said in capsys.readouterr().out
+    mined = [{row["q_id"].partition("#")[0], row["fp_id"].partition("#")[0]} for row in rows(tmp_path / "out")]
+    assert {"again.png", "red_circle.png"} not in mined and {"again.png", "blue_circle.png"} in mined
 
 
 REPORT = [  # query, right, wrong -> direction, q, gt, fp; or why not
