@@ -1,1 +1,1 @@
-"""Recipes that are shipped with the package; `repair_hf.runtime.recipes` finds them."""
+"""Recipes that are shipped with the package; `repair_hf.runtime.command_line` finds them."""

@@ -1,12 +1,17 @@
 """Pictures or captions that change between two stages are noticed, and the first ones are named."""
 
 import json
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 from PIL import Image, ImageOps
 
 from repair_hf.cli.main import main
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.records.dataset import load_records
+from repair_hf.runtime.options import UserError
 from repair_hf.toyworld.corpus import build_world
 
 SYNTHESIZE = "synthesize {pairs} --failures {run}/failures --llm world/oracle --editor world --candidates 1"
@@ -30,15 +35,20 @@ def copied(run, tmp_path):
     return shutil.copytree(run / "world", tmp_path / "world")
 
 
+def flip(pairs: Path, name: str) -> None:
+    """Turn a picture upside down."""
+    file = next(pairs.rglob(name))
+    with Image.open(file) as picture:
+        ImageOps.flip(picture).save(file)
+
+
 @pytest.mark.parametrize(("words", "made_by"), [(SYNTHESIZE, "failures"), (TRAIN, "records")])
 @pytest.mark.parametrize("what", ["picture", "caption"])
 def test_other_pairs_under_the_same_names_are_an_error(words, made_by, what, run, copied, tmp_path, capsys):
     lines = [json.loads(line) for line in (copied / "captions.jsonl").read_text().splitlines()]
     named = lines[3]["image"]
-    file = next(copied.rglob(named))
     if what == "picture":
-        with Image.open(file) as picture:
-            ImageOps.flip(picture).save(file)
+        flip(copied, named)
     else:
         lines[3]["captions"][2] += " at night"
         (copied / "captions.jsonl").write_text("\n".join(map(json.dumps, lines)))
@@ -49,6 +59,29 @@ def test_other_pairs_under_the_same_names_are_an_error(words, made_by, what, run
         said = capsys.readouterr().err
         assert f"{run / made_by} was made from other pairs: 1 " in said and f"({named})" in said
     assert not (tmp_path / "out" / "summary.json").exists()
+
+
+@pytest.mark.parametrize("what", ["q_text", "gt_image", "fp_image", "q_image", "gt_text", "fp_text"])
+def test_records_of_the_hub_are_compared_by_what_they_hold(what, run, copied, tmp_path, capsys):
+    """They have no digests of the items. Both are given by the command, or by Python as `load_records(pairs=)`."""
+    records = shutil.copytree(run / "records", tmp_path / "hub", ignore=shutil.ignore_patterns("items.parquet"))
+    role, _, kind = what.partition("_")
+    named = [row[f"{role}_id"] for row in load_records(records) if row[what] is not None][2]
+    lines = [json.loads(line) for line in (copied / "captions.jsonl").read_text().splitlines()]
+    if kind == "image":
+        flip(copied, named)
+    else:
+        image, _, place = named.partition("#")
+        next(line for line in lines if line["image"] == image)["captions"][int(place)] += " at night"
+        (copied / "captions.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    typed = TRAIN.format(pairs=f"--pairs {copied} --model world/base", run=run).split()
+    typed[typed.index(f"{run}/records")] = str(records)
+    assert main([*typed, "--output", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "records was made from other pairs: 1 " in said and f"({named})" in said
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UserError, match=re.escape(f"({named})")):
+        load_records(records, pairs=load_pairs(copied))
 
 
 @pytest.mark.parametrize("words", [SYNTHESIZE, TRAIN])

@@ -38,29 +38,23 @@ def test_the_overview_names_every_command(capsys):
 
 @pytest.fixture
 def command(monkeypatch):
-    """Add a command named `cook` whose `run`, or `ACTIONS`, a test gives."""
+    """Add a command named `cook` whose `run` a test gives."""
 
-    def add(run=None, **attributes) -> None:
+    def add(run) -> None:
         options = make_dataclass("Options", [("dish", str, need("What.")), ("salt", int, opt(1, "How much."))])
-        module = SimpleNamespace(OPTIONS=(options,), EPILOG="", run=run, **attributes)
+        module = SimpleNamespace(OPTIONS=(options,), EPILOG="", run=run)
         monkeypatch.setitem(cli.COMMANDS, "cook", "Cook.")
         monkeypatch.setitem(sys.modules, "repair_hf.cli.cook", module)
 
     return add
 
 
-def test_an_action_word_selects_what_runs(command, capsys):
-    def boil() -> None:
-        """Boil it."""
-        sys.stdout.write("boiling\n")
-
-    command(ACTIONS={"boil": ((), boil)})
-    assert cli.main(["cook", "boil"]) == 0
-    assert capsys.readouterr().out == "boiling\n"
-    assert cli.main(["cook"]) == 0
-    assert "  boil        Boil it." in capsys.readouterr().out
-    assert cli.main(["cook", "bake"]) == 2
-    assert "`bake` is not a word for `repair-hf cook`. Known: boil." in capsys.readouterr().err
+def test_a_command_of_several_actions_lists_them(capsys):
+    for words in (["world"], ["world", "--help"]):
+        assert cli.main(words) == 0
+        assert "  serve       Serve the oracle as an OpenAI-compatible endpoint" in capsys.readouterr().out
+    assert cli.main(["world", "built"]) == 2
+    assert "`built` is not a word for `repair-hf world`. Did you mean `build`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ STUDY = "study --output $out"
         (f"{MINE} --split dev", "has no image in split `dev`"),
         (f"{MINE} --search-effort 2", "`search_effort` 2 needs an index, and `search` is exact; give `search` ivf"),
         (f"{TRAIN} --records /nowhere", "holds no records"),
-        (f"{TRAIN} --output-dir elsewhere", "mean the same; give `output` only"),
+        (f"{TRAIN} --output-dir elsewhere", "Did you mean `--output` for `--output-dir`?"),
         (f"{TRAIN} --per-device-train-batch-size 13", "needs as many different images"),
         ("show absent-folder", "absent-folder holds no records"),
         ("show absent-folder --output x.jpg", "`output` must be an .html or .png file, got 'x.jpg'."),

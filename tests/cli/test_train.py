@@ -56,18 +56,6 @@ def test_trains_once_and_says_what_comes_next(flags, tmp_path, capsys):
     assert AutoModel.from_pretrained(tmp_path / "out").config.model_type == "clip"
 
 
-def test_a_stopped_run_goes_on_from_its_newest_checkpoint(flags, tmp_path):
-    going_on = [*flags, "--save-strategy", "steps", "--save-steps", "3"]
-    assert main(going_on) == 0
-    whole = AutoModel.from_pretrained(tmp_path / "out").state_dict()
-    for name in ("summary.json", "model.safetensors", "trainer_state.json"):  # as if killed between steps 3 and 4
-        (tmp_path / "out" / name).unlink()
-    (tmp_path / "out" / "checkpoint-4").rename(tmp_path / "gone")
-    assert main(going_on) == 0
-    for name, value in AutoModel.from_pretrained(tmp_path / "out").state_dict().items():
-        assert value.equal(whole[name]), name
-
-
 def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, capsys, caplog):
     going_on, other = [*flags, "--save-strategy", "steps", "--save-steps", "3"], ["--grid-weight", "2"]
     assert main(going_on) == 0
@@ -200,24 +188,6 @@ def test_declared_near_duplicates_are_masked(clip_folder, tmp_path, capsys):
     assert losses["masked"] < losses["all"] - 1e-3
     assert main(words.split()[:-1]) == 2
     assert "finished result with other options: near_duplicates (" in capsys.readouterr().err
-
-
-def test_a_first_look_trains_on_its_edits(tmp_path):
-    world, words = tmp_path / "world", ["--pairs", str(tmp_path / "world"), "--model", "world/base"]
-    sizes = "--train 60 --validation 20 --test 20".split()
-    assert main(["world", "build", "--output", str(world), *sizes]) == 0
-    assert main(["mine", *words, "--max-queries", "8", "--output", str(tmp_path / "failures")]) == 0
-    models = ["--llm", "world/oracle", "--editor", "world"]
-    mined = ["--failures", str(tmp_path / "failures"), "--output", str(tmp_path / "records")]
-    assert main(["synthesize", *words, *models, *mined]) == 0
-    short = "--max-steps 20 --per-device-train-batch-size 32 --use-cpu".split()
-    trained = ["--records", str(tmp_path / "records"), "--output", str(tmp_path / "out"), *short]
-    assert main(["train", *words, *trained]) == 0
-    found = summary(tmp_path / "out")
-    kept = {way: counts["kept"] for way, counts in summary(tmp_path / "records")["directions"].items()}
-    assert found["edits_reachable"] == {"i2t": 1.0, "t2i": 1.0} and min(kept.values()) > 2
-    for way, count in found["samples_encoded"].items():
-        assert kept[way] / 2 < count <= kept[way]
 
 
 def test_evaluation_is_on_the_validation_split(flags, tmp_path, capsys):

@@ -20,8 +20,7 @@ def trained(pairs_folder, tmp_path):
             inputs={"model": model, "split": split, **options},
             items=load_pairs(pairs_folder, split=split).items,
         )
-        stage.open()
-        stage.finish({"steps": 1})
+        stage.run(lambda folder: {"steps": 1})
         return str(tmp_path / name)
 
     return write
@@ -31,7 +30,7 @@ def trained(pairs_folder, tmp_path):
 def near_misses(illustrated, pairs_folder, tmp_path):
     """Records about the split `test`, and their folder as `synthesize` leaves it."""
     pairs = load_pairs(pairs_folder, split="test")
-    Stage("synthesize", tmp_path / "near-misses", items=pairs.items).open()
+    Stage("synthesize", tmp_path / "near-misses", items=pairs.items).run(lambda folder: {})
     ids = {*pairs.images["image_id"], *pairs.captions["caption_id"]}
     name = pairs.images["image_id"][0]
     row = illustrated[1][0] | {"q_id": f"{name}#0", "gt_id": name, "fp_id": name}

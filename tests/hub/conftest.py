@@ -9,6 +9,7 @@ import pytest
 from datasets import Dataset
 from hub_server import Client, Hub
 from markdown_it import MarkdownIt
+from pictures import draw
 
 from repair_hf.llm.prompts import SHIPPED
 from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
@@ -155,7 +156,7 @@ def folder(repaired, one_dropped, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("records")
 
     def with_source(row: dict) -> dict:
-        return row | ({"gt_image": row["edit_image"]} if row["direction"] == "t2i" else {})
+        return row | ({"gt_image": draw(row["gt_id"])} if row["direction"] == "t2i" else {})
 
     save_records(folder, repaired.map(with_source, features=FEATURES), one_dropped)
     return folder

@@ -130,7 +130,7 @@ def test_what_is_on_the_hub_and_what_is_on_this_machine(tmp_path, monkeypatch):
         (tmp_path / place).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     options = dict(a="me/photos", b="data/photos", c="runs/gone", d="world/base", e="/x/y", f="photos", g="me/x)<b>")
-    Stage("train", "runs/train", inputs=options).open()
+    Stage("train", "runs/train", inputs=options).run(lambda folder: {})
     (tmp_path / "runs" / "gone").rmdir()
     for place in (".", "/"):  # also as on another machine: what was here is not there
         stage = StageFolder.of(tmp_path / "runs" / "train")

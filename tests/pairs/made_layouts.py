@@ -48,7 +48,10 @@ def lay_out(photos: Path, layout: str, to: Path) -> tuple[Path, dict]:
     elif layout == "COCO JSON":
         images = [{"id": k, "file_name": row["image"]} for k, row in enumerate(rows)]
         numbers = {image["file_name"]: image["id"] for image in images}
-        captions = [{"id": k, "image_id": numbers[name], "caption": text} for k, (name, text) in enumerate(each)]
+        by_place = sorted(each, key=lambda row: rows[numbers[row[0]]]["captions"].index(row[1]))
+        captions = [
+            {"id": k, "image_id": numbers[name], "caption": f"{text}\n"} for k, (name, text) in enumerate(by_place)
+        ]
         (to / "coco.json").write_text(json.dumps({"images": images, "annotations": captions}))
         return to / "coco.json", {"image_folder": to}
     elif layout == "JSON Lines table":

@@ -14,7 +14,7 @@ from datasets import Dataset, Features, Image, load_from_disk
 
 from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.dataset import load_pairs
-from repair_hf.pairs.images import UNDECODABLE, content_digest, equal_pixels, in_rgb, inspect_images, redraw
+from repair_hf.pairs.images import UNDECODABLE, equal_pixels, in_rgb, inspect_images, redraw
 
 TURNED = PIL.Image.Exif()
 TURNED[PIL.Image.ExifTags.Base.Orientation] = 6
@@ -162,9 +162,3 @@ def test_a_transparent_image_leaves_the_others_where_they_are(tmp_path):
     assert pairs.images[3]["image"].getpixel((0, 0)) == (255, 255, 255)
     assert pairs.images["image_id"][:] == [f"train-{k:07d}" for k in range(21)]
     assert load_pairs(data, split="all").fingerprint == pairs.fingerprint
-
-
-def test_digest_goes_by_content_and_order():
-    one, other = (encode(PIL.Image.new("RGB", (4, 4), colour), "PNG") for colour in ("red", "blue"))
-    assert content_digest(dataset([one, other])) == content_digest(dataset([one, other]))
-    assert len({content_digest(dataset(files)) for files in ([one, other], [other, one], [one], [one, one])}) == 4

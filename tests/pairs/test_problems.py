@@ -111,15 +111,7 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
     for link in (folder / "good", folder / "parent" / "photos"):
         link.symlink_to(pairs_folder)
     (folder / "list.json").write_text("[]")
-    (folder / "torn.json").write_text("{")
     (folder / "latin.csv").write_bytes(b"image,caption\nx.png,caf\xe9\n")
-    for name, lines in (
-        ("empty", ""),
-        ("no images", json.dumps({"image": "x.png", "captions": ["a"]})),
-        ("torn", '\n{"image": "0.png", "cap\n[1]\n'),
-    ):
-        (folder / name).mkdir()
-        (folder / name / "captions.jsonl").write_text(lines)
     (folder / "script").mkdir()
     (folder / "script" / "script.py").touch()
     data = as_dataset(pairs_folder)
@@ -133,21 +125,14 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
-        ("empty", {}, "has no usable row"),
-        ("no images", {}, "holds no usable image with a caption: images that do not exist: 1"),
-        ("torn", {}, "has no usable row.*In JSON Lines: {"),
         ("parent", {}, "parent` has no captions.jsonl, but a folder in it has: give .*parent/photos"),
         ("absent", {}, r"is not a local file or folder, and cannot be loaded as a dataset: .*[^.]\. Give a folder"),
         ("good/red_circle.png", {}, r"is a file; only tables \(.csv, .tsv, .jsonl, .parquet\) and caption JSONs"),
-        ("good/captions.jsonl", {"caption_column": "text"}, r"no column `text`; it has \['image', 'captions'\]"),
         ("good", {"image_id_column": "x"}, "Set `image_id_column`"),
-        ("empty/captions.jsonl", {}, "has no usable row"),
         ("latin.csv", {}, "latin.csv cannot be read as a table: 'utf-8' codec"),
         ("script", {}, "cannot be loaded as a dataset: Dataset scripts are no longer supported"),
         ("absent.json", {}, "absent.json` does not exist"),
         ("list.json", {}, "`image_folder` must be the folder of the images"),
-        ("list.json", {"image_folder": "."}, "needs the lists `images` and `annotations`"),
-        ("torn.json", {"image_folder": "."}, "torn.json is damaged"),
         ("list.json", {"image_folder": ".", "group": "shop"}, "`group` shop: only for a table or a dataset"),
         (
             "good",

@@ -35,42 +35,6 @@ def test_folder_with_images_in_a_folder_of_their_own(folder):
     assert len(load_pairs(folder, split="all").images) == 12
 
 
-def test_coco(pairs_folder, tmp_path):
-    rows = rows_of(pairs_folder)
-    images = [{"id": 7 * k, "file_name": row["image"]} for k, row in enumerate(rows)]
-    annotations = [
-        {"id": 100 * k + place, "image_id": 7 * k, "caption": caption + "\n"}
-        for place in (0, 1)
-        for k, row in enumerate(rows)
-        for caption in [row["captions"][place]]
-    ]
-    file = tmp_path / "captions.json"
-    file.write_text(json.dumps({"images": images, "annotations": annotations}))
-    pairs = load_pairs(file, image_folder=pairs_folder, split="all")
-    assert content(pairs) == content(load_pairs(pairs_folder, split="all"))
-    assert pairs.captions["caption_id"][:2] == ["red_circle.png#0", "red_circle.png#1"]
-
-
-@pytest.mark.parametrize("form", ["saved", "parquet folder", "strings with image_id"])
-def test_dataset(pairs_folder, tmp_path, form):
-    data = as_dataset(pairs_folder)
-    if form == "saved":
-        data.save_to_disk(tmp_path / "data")
-    elif form == "parquet folder":
-        (tmp_path / "data").mkdir()
-        data.to_parquet(tmp_path / "data" / "train.parquet")
-    else:
-        rows = [(name, row["image"], caption) for name, row in enumerate(data) for caption in row["caption"]]
-        columns = dict(zip(("image_id", "image", "caption"), zip(*rows, strict=True), strict=True))
-        Dataset.from_dict(columns).save_to_disk(tmp_path / "data")
-    folder = pairs_folder if form == "parquet folder" else None  # its rows are paths that lead out of it
-    pairs = load_pairs(tmp_path / "data", split="all", image_folder=folder)
-    assert list(content(pairs).values()) == [row["captions"] for row in rows_of(pairs_folder)]
-    named = [str(k) for k in range(12)] if form.startswith("strings") else [f"train-{k:07d}" for k in range(12)]
-    assert pairs.images["image_id"][:] == named
-    assert pairs.images[0]["image"].getpixel((24, 20)) == (255, 0, 0)
-
-
 def test_a_row_without_a_name_among_others_with_one_is_an_image_of_its_own(tmp_path):
     colors = ("red", "green", "blue", "white", "red")
     columns = {
@@ -136,17 +100,6 @@ def test_one_id_for_different_pictures_is_an_id_for_each(tmp_path, caplog, colum
     assert set(content(load_pairs(tmp_path / "rows.jsonl", split="all"))) < set(found)  # ids stay when rows go
 
 
-def test_a_karpathy_json_may_repeat_a_name_in_other_folders(tmp_path):
-    rows = []
-    for color in ("red", "green"):
-        (tmp_path / color).mkdir()
-        PIL.Image.new("RGB", (8, 8), color).save(tmp_path / color / "0.png")
-        rows.append({"filepath": color, "filename": "0.png", "split": "train", "sentences": [{"raw": color}]})
-    (tmp_path / "karpathy.json").write_text(json.dumps({"images": rows}))
-    pairs = load_pairs(tmp_path / "karpathy.json", image_folder=tmp_path, strict=True)
-    assert sorted(content(pairs).values()) == [["green"], ["red"]]
-
-
 def test_a_folder_may_be_called_like_a_reader_of_datasets(pairs_folder, tmp_path, monkeypatch):
     (tmp_path / "parquet").mkdir()
     as_dataset(pairs_folder).to_parquet(tmp_path / "parquet" / "train.parquet")
@@ -163,25 +116,6 @@ def test_own_splits(folder):
     assert len(load_pairs(folder, split="all").images) == 12
     with pytest.raises(UserError, match=r"no image in split `dev`; it has \['test', 'train'\]"):
         load_pairs(folder, split="dev")
-
-
-def test_splits_by_hash_stay_when_images_come_and_go(tmp_path):
-    rows = [{"image": f"{k}.png", "captions": ["a"]} for k in range(300)]
-    for row in rows:
-        PIL.Image.new("RGB", (4, 4)).save(tmp_path / row["image"])
-    write(tmp_path, rows)
-
-    def parts_now() -> dict[str, set[str]]:
-        splits = ("train", "validation", "test")
-        return {split: set(load_pairs(tmp_path, split=split).images["image_id"]) for split in splits}
-
-    parts = parts_now()
-    assert sum(map(len, parts.values())) == len(set.union(*parts.values())) == 300
-    assert len(parts["train"]) > 200
-    assert min(map(len, parts.values())) > 15
-    write(tmp_path, rows[100:])
-    kept = {row["image"] for row in rows[100:]}
-    assert parts_now() == {split: part & kept for split, part in parts.items()}
 
 
 def test_splits_of_a_dataset(pairs_folder, tmp_path):

@@ -40,10 +40,19 @@ def rows_of(pairs: Pairs, edited: Path, count: int = 4) -> list[dict]:
             caption = captions[2 * fp]
             row |= {"direction": "i2t", "q_id": image_ids[q], "gt_id": f"{image_ids[q]}#0"}
             row |= {"fp_id": caption["caption_id"], "fp_text": caption["caption"], "q_image": paths[0]}
-            row |= {"gt_text": "gt", "edit_text": f"edit {place}", "error_types": ["Count", "Object"]}
+            row |= {
+                "gt_text": captions[2 * q]["caption"],
+                "edit_text": f"edit {place}",
+                "error_types": ["Count", "Object"],
+            }
         else:
             row |= {"direction": "t2i", "q_id": f"{image_ids[q]}#1", "gt_id": image_ids[q], "fp_id": image_ids[fp]}
-            row |= {"q_text": "q", "gt_image": paths[0], "fp_image": paths[1], "error_types": []}
+            row |= {
+                "q_text": captions[2 * q + 1]["caption"],
+                "gt_image": paths[0],
+                "fp_image": paths[1],
+                "error_types": [],
+            }
             row |= {"edit_image": {"bytes": None, "path": str(edited)}}
         rows.append(row | {"record_id": record_id(row, "x")})
     return rows

@@ -38,17 +38,13 @@ def test_a_file_is_made_once_and_mapped(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["squares.npy"]
 
 
-def test_what_fails_leaves_nothing(tmp_path):
+def test_what_fails_or_has_too_little_room_leaves_nothing(tmp_path):
     def broken():
         yield slice(0, 1), np.zeros((1, 1))
         raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
         on_disk(tmp_path / "squares.npy", (4, 1), np.float32, broken, **WORDS)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_disk_that_is_too_small_is_said_before_anything_is_written(tmp_path):
     with pytest.raises(UserError, match=r"The squares need 4,000,000,000\.0 GB, and .* GB free; take fewer\."):
         on_disk(tmp_path / "squares.npy", (10**18, 1), np.float32, parts, **WORDS)
     assert not list(tmp_path.iterdir())

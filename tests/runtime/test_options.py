@@ -5,6 +5,7 @@ import pytest
 
 from repair_hf.runtime.command_line import parse
 from repair_hf.runtime.options import (
+    SEEDS,
     Bounded,
     PairsOptions,
     StageOptions,
@@ -30,7 +31,7 @@ class Options(Bounded):
     limit: int | None = opt(None, "At most so many.", least=1)
     slot: Literal["anchor", "mixed"] = opt("anchor", "Which.")
 
-    seed: int = opt(0, "Of the draws.")
+    seed: int = opt(0, "Of the draws.", least=0, most=SEEDS - 1)
     words: list[str] = opt([], "Several words.")
     spice: bytes | None = opt(None, "What no word can express.")
     letter: Literal["a", "b", "c", "d", "e", "f", "g", "h", "i"] = opt("a", "One of many.")
@@ -100,7 +101,6 @@ def test_a_path_may_begin_at_home(recipe, monkeypatch):
         ("rate: .nan", "`rate` must be above 0 and at most 1, got nan"),
         ("words: [a, no]", "`words` is read as False by YAML; write it in quotes, such as 'no'"),
         ("words: [null]", "`words` is read as None by YAML; write it in quotes, such as 'null'"),
-        ("words: [yes]", "`words` is read as True by YAML; write it in quotes, such as 'yes'"),
         ("sizes: [true]", "`sizes` cannot be True"),
         ("slot: first", "`slot` must be anchor or mixed, got 'first'"),
         ("k_mine: many", "`k_mine` cannot be 'many'"),
@@ -108,8 +108,6 @@ def test_a_path_may_begin_at_home(recipe, monkeypatch):
         ("dish:", "`dish` is empty in the recipe"),
         ("k_mine:", "`k_mine` is empty in the recipe; give it a value, or leave the line out"),
         ("letter: no", "`letter` is read as False by YAML; write it in quotes, such as 'no'"),
-        ("- dish", "is damaged .*expected keys and values, got a list"),
-        ("dish: [", "is damaged"),
     ],
 )
 def test_what_is_wrong_in_a_recipe_stops_the_run(recipe, line, message):
@@ -139,7 +137,7 @@ def test_a_wrong_value_in_python_is_an_error_too(values, message):
         (["--dis", "soup"], r"unknown flags \['--dis'\]"),  # an abbreviation is not guessed at
         (["--dish", "soup", "stew"], "unrecognized arguments: stew"),
         (["--dish", "soup", "--k-mine", "many"], "invalid int value: 'many'"),
-        (["--dish", "soup", "--seed", "-1"], "`seed` must lie between 0 and 4294967295, got -1; see `repair-hf cook"),
+        (["--dish", "soup", "--seed", "-1"], "`seed` must be between 0 and 4,294,967,295, got -1"),
         (["--config"], "give the path of a YAML file"),
         (["--config", "absent.yaml"], "absent.yaml, which does not exist"),
     ],

@@ -76,7 +76,7 @@ def test_the_last_checkpoint_of_another_run_is_an_error(name, named, repaired, p
         fit(repaired, **(often | named))
     with pytest.raises(UserError, match="checkpoint-2 is of another run: .*records_digest"):
         fit(repaired.select(range(20)), **often)
-    other = replace(pairs, captions=pairs.captions.map(lambda row: row | {"caption": row["caption"] + " again"}))
+    other = replace(pairs, captions=pairs.captions.select(range(23)))
     with pytest.raises(UserError, match="checkpoint-2 is of another run: .*pairs_fingerprint"):
         fit(repaired, train_pairs=other, **often)
 

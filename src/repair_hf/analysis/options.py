@@ -33,7 +33,6 @@ class ShowOptions(Bounded):
     change: Literal["repaired", "broken"] | None = opt(
         None, "Draw near misses of a folder of `evaluate` that are right only after repair, or only before."
     )
-    seed: int = opt(0, "Seed of the sample.")
     output: str | None = opt(None, "Page (.html) or picture (.png). Default: `sheet.html` in the folder shown.")
 
     def __post_init__(self) -> None:

@@ -13,9 +13,9 @@ from datasets import Dataset, concatenate_datasets
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.records.columns import DROPPED_COLUMNS, RECORD_COLUMNS
 from repair_hf.records.dataset import load_dropped, load_kept
-from repair_hf.runtime.files import read_json, read_yaml
+from repair_hf.runtime.files import read_yaml
 from repair_hf.runtime.options import PairsOptions, UserError, fields_of
-from repair_hf.runtime.stage import FORGET
+from repair_hf.runtime.stage import FORGET, command_of
 from repair_hf.synthesis.rounds import records_of_rounds
 
 PairsPlace: TypeAlias = Pairs | str | Path | None
@@ -71,7 +71,7 @@ def gather(run: str | Path) -> RunData:
     """
     root = Path(run)
     folders = synthesis_folders(root)
-    if not folders and (stage := _stage_of(root)) is not None:
+    if not folders and (stage := command_of(root)) is not None:
         if stage == "synthesize":
             raise UserError(f"{root} holds no records yet; its live.html shows the progress of the synthesis.")
         raise UserError(f"{root} is a folder of `{stage}`; give a folder of `repair-hf demo`, `run` or `synthesize`.")
@@ -92,13 +92,8 @@ def synthesis_folders(root: Path) -> list[Path]:
     return [
         path
         for path in (root, root / "records", *records_of_rounds(root))
-        if (path / "records").is_dir() and _stage_of(path) == "synthesize"
+        if (path / "records").is_dir() and command_of(path) == "synthesize"
     ]
-
-
-def _stage_of(folder: Path) -> str | None:
-    path = folder / "versions.json"
-    return read_json(path, needs=["command"], remedy=FORGET)["command"] if path.is_file() else None
 
 
 def _frame(tables: Sequence[Dataset], columns: dict) -> pd.DataFrame:

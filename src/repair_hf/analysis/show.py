@@ -70,7 +70,6 @@ def _of_records(place: str, options: ShowOptions, pairs: PairsPlace) -> RecordSa
         error_type=options.error_type,
         reason=options.dropped,
         pairs=moved_pairs(place, pairs),
-        seed=options.seed,
     )
 
 
@@ -81,4 +80,4 @@ def _of_mine(place: str, options: ShowOptions, pairs: PairsPlace) -> tuple[Recor
     if not str(options.output).lower().endswith(".html"):
         raise UserError(f"Mined failures are shown as a page, got `output` {options.output}. Give an .html file.")
     mined = load_mined(place, moved_pairs(place, pairs))
-    return sample_failures(mined, n=options.n, direction=options.direction, seed=options.seed), questions(mined).rows
+    return sample_failures(mined, n=options.n, direction=options.direction), questions(mined).rows

@@ -1,7 +1,6 @@
 """`repair-hf demo`: repair a small retriever end to end in the toy world, and compare with fine-tuning without repair.
 
-`runs/demo/` gets every stage's folder, one table of five methods (`table.md`, `metrics.json`), a contact sheet of the
-records and a picture of a 3x3 grid before and after training.
+`runs/demo/` gets every stage's folder, and one table of five methods (`table.md`, `metrics.json`).
 
 The demo runs the commands that a user would run for a real model, and prints each. If it is killed, the same command
 resumes. The world is a toy: its numbers show whether the method works, and say nothing about photographs.
@@ -11,12 +10,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from repair_hf.cli.evaluate import TestPairsOptions
-from repair_hf.cli.subcommands import perform, print_table
+from repair_hf.cli.subcommands import perform, print_table, suggest
 from repair_hf.cli.world import BuildOptions
 from repair_hf.evaluation.options import CompositionalOptions, EvaluateOptions
 from repair_hf.mining.options import MiningOptions
@@ -110,6 +108,8 @@ def _run(options: DemoOptions) -> None:
     perform("evaluate", measured, test, place, CompositionalOptions())
     _report(folder)
     print(f"\nthe demo took {time.perf_counter() - start:,.0f} s   -> {folder}")
+    suggest("show", records)
+    suggest("figure", "grid", str(folder), "--before", BASE, "--after", str(folder / "train" / "repair"))
 
 
 def _find_near_misses(folder: Path, size: Size) -> str:
@@ -159,35 +159,3 @@ def _report(folder: Path) -> None:
     written = (f"{markdown(*table)}\n\n{footer}" for table, footer in tables)
     write_atomically(folder / "table.md", "\n\n".join(written) + "\n")
     write_json(folder / "metrics.json", rows)
-    _pictures(folder)
-
-
-def _pictures(folder: Path) -> None:
-    """Draw a contact sheet of the records, and a training grid with its cosines before and after."""
-    from repair_hf.analysis.charts import save
-    from repair_hf.analysis.pictures import contact_sheet
-    from repair_hf.analysis.record_sample import sample_records
-    from repair_hf.pairs.dataset import load_pairs
-    from repair_hf.records.dataset import load_records
-
-    records = load_records(folder / "records")
-    save(contact_sheet(sample_records(records, n=8)), folder / "contact_sheet.png")
-    drawn = _draw_grid(folder, load_pairs(folder / "world", split="train"), records)
-    print(f"pictures: {folder / 'contact_sheet.png'}" + (f", {folder / 'grid.png'}" if drawn else ""))
-
-
-def _draw_grid(folder: Path, pairs: Any, records: Any) -> bool:
-    """Draw the first grid with two edits of which the base gets at least half of the six answers wrong, if any."""
-    from repair_hf.analysis.charts import save
-    from repair_hf.analysis.example_grid import ExampleGrid, cosines, full_grids, right_answers
-    from repair_hf.analysis.pictures import grid_figure
-    from repair_hf.encoder.dual_encoder import DualEncoder
-
-    base = DualEncoder.from_pretrained(BASE)
-    for grid in islice(full_grids(pairs, records), 500):
-        before = cosines(grid, base)
-        if sum(map(sum, right_answers(before))) <= 3:
-            after = cosines(grid, DualEncoder.from_pretrained(folder / "train" / "repair"))
-            save(grid_figure(ExampleGrid(grid.images, grid.texts), before, after), folder / "grid.png")
-            return True
-    return False

@@ -7,6 +7,7 @@ same pixels and tokens give the same embeddings.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -53,13 +54,9 @@ class TripletOptions:
 
 def triplets(options: TripletOptions, source: SourceOptions) -> None:
     """Write records as triplets (anchor, positive, negative), for sentence-transformers."""
-    from repair_hf.analysis.run_data import recorded_pairs
     from repair_hf.records.triplets import export_triplets
 
-    pairs, revision = recorded_pairs(options.records[0], source.pairs), options.records_revision
-    counts = export_triplets(options.records, pairs, options.output, revision=revision)
-    made = ", ".join(f"{count:,} {config}" for config, count in counts.items())
-    print(f"export  {made}   -> {options.output}")
+    _export(export_triplets, options, source)
 
 
 @dataclass
@@ -71,12 +68,16 @@ class NearMissOptions(TripletOptions):
 
 def near_misses(options: NearMissOptions, source: SourceOptions) -> None:
     """Write records as a test in the columns of Winoground or SugarCrepe."""
-    from repair_hf.analysis.run_data import recorded_pairs
     from repair_hf.records.near_misses import export_near_misses
 
-    choices: Any = {"columns": options.columns, "revision": options.records_revision}
+    _export(export_near_misses, options, source, columns=options.columns)
+
+
+def _export(export: Callable[..., dict[str, int]], options: TripletOptions, source: SourceOptions, **own: Any) -> None:
+    from repair_hf.analysis.run_data import recorded_pairs
+
     pairs = recorded_pairs(options.records[0], source.pairs)
-    counts = export_near_misses(options.records, pairs, options.output, **choices)
+    counts = export(options.records, pairs, options.output, revision=options.records_revision, **own)
     print(f"export  {', '.join(f'{count:,} {kind}' for kind, count in counts.items())}   -> {options.output}")
 
 

@@ -24,12 +24,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from repair_hf.cli.subcommands import load_command, perform, print_table
-from repair_hf.runtime.command_line import read_recipe
+from repair_hf.runtime.command_line import find_recipe, parse
 from repair_hf.runtime.files import read_json
 from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import Bounded, UserError, fields_of, need, opt
 from repair_hf.runtime.processes import refuse_several
-from repair_hf.runtime.recipes import find_recipe
 
 EPILOG = """examples:
   repair-hf run toy --rounds 3
@@ -152,8 +151,8 @@ class _Rounds:
     def draw_world(self) -> None:
         """Draw the toy world, if there is a recipe of it."""
         if (self.recipe / "world.yaml").is_file():
-            build = load_command("world").ACTIONS["build"][0]
-            world = read_recipe(build, self.recipe / "world.yaml", "repair-hf world build")
+            build, file = load_command("world").ACTIONS["build"][0], self.recipe / "world.yaml"
+            world = parse(build, ["--config", str(file)], "repair-hf world build")
             perform("world build", *world, dry_run=self.is_dry)
 
     def repair(self, number: int) -> None:
@@ -202,11 +201,11 @@ class _Rounds:
 
 def _read(recipe: Path, name: str, *, is_dry: bool) -> tuple:
     """Read a recipe; to print its command, transformers' arguments are loaded only if it names others than ours."""
-    module, file, prog = load_command(name), recipe / f"{name}.yaml", f"repair-hf {name}"
+    module, words, prog = load_command(name), ["--config", str(recipe / f"{name}.yaml")], f"repair-hf {name}"
     if is_dry and "OWN_OPTIONS" in vars(module):
         with suppress(UserError):
-            return read_recipe(module.OWN_OPTIONS, file, prog)
-    return read_recipe(module.OPTIONS, file, prog)
+            return parse(module.OWN_OPTIONS, words, prog)
+    return parse(module.OPTIONS, words, prog)
 
 
 def _merged(options: Iterable[Any]) -> dict[str, Any]:

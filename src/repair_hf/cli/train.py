@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from repair_hf.cli.subcommands import suggest
-from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, changed, flags
+from repair_hf.runtime.options import PairsOptions, StageOptions, changed, flags
 from repair_hf.training.options import Hyperparameters, TrainOptions
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     is_first = config.process_index == 0
     if is_first:
         print(_setup(config))
-    _settle_output(stage, config)
+    config.output_dir = stage.output
     pairs = load_wanted(pairs_options)
     validation = None if config.eval_strategy == "no" else load_wanted(pairs_options, options.validation_split)
     if stage.dry_run:
@@ -67,16 +67,6 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
         print(f"-> {stage.output}")
         tested = changed(pairs_options) | {"split": None}  # so evaluate uses its own default
         suggest("evaluate", *flags(tested), "--model", stage.output, "--output", f"{stage.output}-test")
-
-
-def _settle_output(stage: StageOptions, config: RepairConfig) -> None:
-    from repair_hf.training.config import RepairConfig
-
-    if config.output_dir not in (RepairConfig().output_dir, stage.output):
-        raise UserError(
-            f"`output_dir` ({config.output_dir}) and `output` ({stage.output}) mean the same; give `output` only."
-        )
-    config.output_dir = stage.output
 
 
 def _setup(config: RepairConfig) -> str:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from repair_hf.cli.subcommands import suggest
 from repair_hf.runtime.locks import one_writer
-from repair_hf.runtime.options import Bounded, opt
+from repair_hf.runtime.options import SEEDS, Bounded, opt
 from repair_hf.toyworld.corpus import SEED, SPLITS, build_world
 
 EPILOG = """examples:
@@ -34,7 +34,7 @@ class BuildOptions(Bounded):
     train: int = opt(SPLITS["train"], "Training pictures; five captions each.", least=1)
     validation: int = opt(SPLITS["validation"], "Validation pictures.", least=1)
     test: int = opt(SPLITS["test"], "Test pictures.", least=1)
-    seed: int = opt(SEED, "Seed of scenes and captions.")
+    seed: int = opt(SEED, "Seed of scenes and captions.", least=0, most=SEEDS - 1)
 
 
 @dataclass

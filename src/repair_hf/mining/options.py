@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from repair_hf.runtime.options import EmbeddingOptions, TruthOptions, UserError, changed, opt
+from repair_hf.runtime.options import SEEDS, EmbeddingOptions, TruthOptions, UserError, changed, opt
 
 # What an option replaces, and the options that then have no effect.
 REPLACED = (
@@ -53,7 +53,7 @@ class MiningOptions(TruthOptions, EmbeddingOptions):
     false_positives: Literal["best", "random"] = opt(
         "best", "Keep the best-scored false positives, or as many random ones, as an ablation."
     )
-    seed: int = opt(0, "Seed of the random draws.")
+    seed: int = opt(0, "Seed of the random draws.", least=0, most=SEEDS - 1)
     search: Literal["exact", "ivf", "hnsw"] = opt(
         "exact",
         "Exact search, or a FAISS index for millions of images and captions, which may miss some.",

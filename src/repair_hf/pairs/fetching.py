@@ -77,19 +77,13 @@ def _download(client: httpx.Client, url: str, file: Path) -> str | None:
                     if time.monotonic() > end:
                         return f"no whole image within {SECONDS:g} s"
                     out.write(chunk)
-        if fault := _fault(draft):
-            return fault
+        try:
+            open_image(str(draft)).close()
+        except UNDECODABLE as error:
+            return f"not an image ({type(error).__name__})"
         draft.replace(file)
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         return f"{type(error).__name__} {error}".strip()
     finally:
         draft.unlink(missing_ok=True)
-    return None
-
-
-def _fault(file: Path) -> str | None:
-    try:
-        open_image(str(file)).close()
-    except UNDECODABLE as error:
-        return f"not an image ({type(error).__name__})"
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -33,26 +33,34 @@ def merge_rows(listing: Listing, source: str, *, by_id_alone: bool) -> Listing:
     if any(row.group for row in rows):
         rows = _with_joined_groups(rows)
     merged: dict[str, Row] = {}
-    _warn_of_splits(rows, source)
+    if several := _in_several_splits((row.image_id, row) for row in rows):
+        name, splits = next(iter(several.items()))
+        logger.warning(
+            "%s: %s images stand in several splits, such as %a in %s. Each is kept only in that of its first row.",
+            *(source, f"{len(several):,}", name, " and ".join(splits)),
+        )
     for row in rows:
         first = merged.setdefault(row.image_id, row._replace(captions=[]))
         first.captions.extend(row.captions)
     if len(merged) < len(rows):
         named = (source, f"{len(rows):,}", f"{len(merged):,}")
         logger.info("%s: merged %s rows into %s images; each keeps all of its captions.", *named)
-    _check_groups(source, [row for row in merged.values() if row.group and row.split is not None])
+    grouped = ((str(row.group), row) for row in merged.values() if row.group and row.split is not None)
+    if torn := _in_several_splits(grouped):
+        name, splits = next(iter(torn.items()))
+        raise UserError(
+            f"`{source}` has {len(torn):,} groups in several splits, such as `{name}` in {splits}. Put each group "
+            "into one split, or leave out `group`."
+        )
     return listing._replace(rows=list(merged.values()))
 
 
-def _warn_of_splits(rows: Sequence[Row], source: str) -> None:
+def _in_several_splits(named_rows: Iterable[tuple[str, Row]]) -> dict[str, list[str]]:
+    """Return the splits of each name whose rows stand in several."""
     found: dict[str, set[str]] = {}
-    for row in rows:
-        found.setdefault(row.image_id, set()).add(str(row.split))
-    if several := [name for name, splits in found.items() if len(splits) > 1]:
-        logger.warning(
-            "%s: %s images stand in several splits, such as %a in %s. Each is kept only in that of its first row.",
-            *(source, f"{len(several):,}", several[0], " and ".join(sorted(found[several[0]]))),
-        )
+    for name, row in named_rows:
+        found.setdefault(name, set()).add(str(row.split))
+    return {name: sorted(splits) for name, splits in found.items() if len(splits) > 1}
 
 
 def _with_own_ids(listing: Listing, source: str) -> list[Row]:
@@ -117,14 +125,3 @@ def connected(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     size = int(max(one.max(), other.max())) + 1
     edges = coo_array((np.ones(len(one), bool), (one, other)), shape=(size, size))
     return connected_components(edges, directed=False)[1]
-
-
-def _check_groups(source: str, rows: Sequence[Row]) -> None:
-    found: dict[str, set[str]] = {}
-    for row in rows:
-        found.setdefault(str(row.group), set()).add(str(row.split))
-    if torn := [group for group, where in found.items() if len(where) > 1]:
-        raise UserError(
-            f"`{source}` has {len(torn):,} groups in several splits, such as `{torn[0]}` in {sorted(found[torn[0]])}. "
-            "Put each group into one split, or leave out `group`."
-        )

@@ -26,6 +26,7 @@ from repair_hf.pairs.wording import bare_caption
 from repair_hf.records.columns import MODALITIES
 from repair_hf.records.dataset import Place, build, load_records
 from repair_hf.records.parquet import write_parquet
+from repair_hf.runtime.items import check_items
 from repair_hf.runtime.options import UserError, flags
 from repair_hf.runtime.run_folder import digest, write_atomically
 from repair_hf.runtime.stage import Stage
@@ -93,14 +94,17 @@ def export(
 ) -> dict[str, int]:
     """Write records in another form, as a stage; `choices` are further options. See `export_triplets`."""
     places: list[Any] = [records] if isinstance(records, str | Path | Dataset | DatasetDict) else list(records)
+    folders = [str(place) for place in places if isinstance(place, str | Path)]
+    for folder in folders:
+        check_items(folder, pairs.items)
     loaded = load_records(places, pairs=pairs, revision=revision)
     named = {
-        "records": [str(place) for place in places if isinstance(place, str | Path)],
+        "records": folders,
         "records_revision": revision,
         **choices,
     }
     digests = {"pairs_fingerprint": pairs.fingerprint, "records_digest": digest(loaded["record_id"][:])}
-    more: Any = {"words": flags(named), "items": pairs.items, "made_by": named["records"]}
+    more: Any = {"words": flags(named), "items": pairs.items}
     stage = Stage(f"export {command}", output, [pairs.source], named | digests, **more)
     return stage.run(lambda folder: write(loaded, pairs, Path(output)))
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import Field, fields
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, NoReturn
 
 from repair_hf.runtime.files import REPAIR, read_yaml
 from repair_hf.runtime.flags import Help, add_arguments
-from repair_hf.runtime.options import SEEDS, UserError, did_you_mean, is_needed
-from repair_hf.runtime.recipes import find_recipe
+from repair_hf.runtime.options import UserError, did_you_mean, is_needed
 
 MOST_SHOWN = 21  # options; the short help of a command with more of them shows the main ones
 
@@ -52,9 +52,19 @@ def parse(
         raise UserError(str(error)) from error
 
 
-def read_recipe(types: Sequence[type], path: str | Path, prog: str) -> tuple:
-    """Fill each dataclass of `types` from a recipe; errors are those of `parse`."""
-    return parse(types, ["--config", str(path)], prog)
+def find_recipe(name: str | Path) -> Path:
+    """Return a file or folder that exists as it is, else the shipped one of that name, else the path unchanged.
+
+    Example:
+        >>> find_recipe("toy/mine.yaml").name  # `recipes/toy/mine.yaml` finds the same
+        'mine.yaml'
+    """
+    path = Path(name)
+    if path.exists() or path.is_absolute():
+        return path
+    parts = path.parts[1:] if path.parts[:1] == ("recipes",) else path.parts
+    shipped = Path(str(files("repair_hf.recipes"))).joinpath(*parts)
+    return shipped if parts and shipped.exists() else path
 
 
 def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
@@ -87,8 +97,6 @@ class _Parser(argparse.ArgumentParser):
     def fill(self, argv: list[str]) -> tuple:
         """Return an instance of each dataclass."""
         values = vars(self.parse_args(argv))
-        if not 0 <= values.get("seed", 0) < SEEDS:  # here, because transformers declares the seed of training
-            self.error(f"`seed` must lie between 0 and {SEEDS - 1}, got {values['seed']}")
         return tuple(
             each(**{field.name: values[field.name] for field in fields(each) if field.name in values})
             for each in self.types
@@ -105,7 +113,10 @@ class _Parser(argparse.ArgumentParser):
 
     def read_recipe(self, path: str) -> None:
         """Take the values of a recipe as defaults; flags override them."""
-        recipe = _read_recipe(path)
+        try:
+            recipe = {str(key): value for key, value in read_yaml(find_recipe(path), remedy=REPAIR).items()}
+        except FileNotFoundError as error:
+            raise UserError(f"--config names {path}, which does not exist.") from error
         if unknown := sorted(set(recipe) - set(self.known)):
             raise UserError(f"{path}: unknown keys {unknown}. {self._remedy(unknown)}")
         for key, value in recipe.items():
@@ -156,14 +167,6 @@ class _Parser(argparse.ArgumentParser):
 
 def _as_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def _read_recipe(path: str) -> dict[str, Any]:
-    try:
-        recipe = read_yaml(find_recipe(path), remedy=REPAIR)
-    except FileNotFoundError as error:
-        raise UserError(f"--config names {path}, which does not exist.") from error
-    return {str(key): value for key, value in recipe.items()}
 
 
 # Text, not flags of the parser: both are taken off before it sees the line, and TrainingArguments has its own `debug`.

@@ -24,13 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser, type: type, *, is_brief: bool
     """Give a parser the flags of a dataclass, and return them as argparse's actions.
 
     The help groups fields by the class that declares them, a class before its bases. `MineOptions` has the heading
-    `mine`; a class may set another as `_argument_group_name`. A field that no word can express gets no flag. With
-    `is_brief` the help shows the options declared as `main` alone.
+    `mine`; a class may set another as `_argument_group_name`. A field that no word can express gets no flag, and none
+    that a class names in `_without_flag`. With `is_brief` the help shows the options declared as `main` alone.
     """
     headings = dict.fromkeys(_heading(owner) for owner in type.__mro__)
     groups = {heading: parser.add_argument_group(heading) for heading in headings}
-    hints, actions = get_type_hints(type), []
-    for field in fields(type):
+    hints, actions, hidden = get_type_hints(type), [], getattr(type, "_without_flag", ())
+    for field in (each for each in fields(type) if each.name not in hidden):
         owner = next(base for base in type.__mro__ if field.name in vars(base).get("__annotations__", {}))
         added = _add_flags(groups[_heading(owner)], field, hints[field.name])
         actions += added

@@ -7,7 +7,7 @@ repaired, or trained on, with the wrong edits.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,9 +68,14 @@ def check_items(folder: str | Path, now: Items) -> None:
         for name, digest in zip(map(str, ids), now.digests[kind].tolist(), strict=True)
         if before.get((kind, name), digest) != digest
     ]
+    refuse_changed(str(folder), changed)
+
+
+def refuse_changed(made: str, changed: Sequence[str]) -> None:
+    """Raise a `UserError` that names the first of the items in which the pairs differ from what `made` came from."""
     if changed:
         named = ", ".join(changed[:SHOWN]) + (", ..." if len(changed) > SHOWN else "")
         raise UserError(
-            f"{folder} was made from other pairs: {len(changed):,} images and captions of the same name have another "
+            f"{made} was made from other pairs: {len(changed):,} images and captions of the same name have another "
             f"content now ({named}). Give the pairs that it was made from, or make it again from these."
         )

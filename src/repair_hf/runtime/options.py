@@ -185,8 +185,8 @@ def _lies_within(number: Any, bounds: Mapping[str, float]) -> bool:
 
 def _in_words(bounds: Mapping[str, float]) -> str:
     if set(bounds) == {"least", "most"}:
-        return f"between {bounds['least']:g} and {bounds['most']:g}"
-    return " and ".join(f"{_CHECKS[name][1]} {bound:g}" for name, bound in bounds.items())
+        return f"between {bounds['least']:,} and {bounds['most']:,}"
+    return " and ".join(f"{_CHECKS[name][1]} {bound:,}" for name, bound in bounds.items())
 
 
 @dataclass

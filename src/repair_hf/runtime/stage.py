@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 
 from repair_hf.runtime.files import read_json, read_yaml
-from repair_hf.runtime.items import Items, check_items
+from repair_hf.runtime.items import Items
 from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import UserError, changed, default_of, flags, is_neutral
 from repair_hf.runtime.processes import is_first
@@ -47,7 +47,6 @@ class Stage:
         options: Dataclasses of options. Neutral ones may change in a finished folder.
         inputs: What else decides the result, by name: digests of what the stage reads.
         items: The images and captions of the pairs that the stage reads.
-        made_by: Folders of earlier stages that it reads; their pairs must be these.
         needs: Keys that the summary of a finished stage has.
         neutral: Names of inputs that do not affect the result.
         words: Flags of further options, for `command.txt`.
@@ -64,13 +63,12 @@ class Stage:
         inputs: Mapping[str, Any] | None = None,
         *,
         items: Items | None = None,
-        made_by: Iterable[str | Path] = (),
         needs: Iterable[str] = (),
         neutral: Iterable[str] = (),
         words: Iterable[str] = (),
     ) -> None:
         self.command, self.folder = command, None if output is None else Path(output)
-        self.items, self.made_by, self.needs = items, list(made_by), list(needs)
+        self.items, self.needs = items, list(needs)
         declared = {each.name: each for one in options for each in fields(one)}
         self._defaults = {name: as_json(default_of(each)) for name, each in declared.items()}
         self._neutral = {*neutral, *(name for name, each in declared.items() if is_neutral(each))}
@@ -80,15 +78,12 @@ class Stage:
         self._words = ["repair-hf", *command.split(), *typed, *words, "--output", str(output)]
 
     def check(self) -> None:
-        """Check that the stage may write to its folder, and that what it reads belongs together; change nothing.
+        """Check that the stage may write to its folder; change nothing.
 
         Raises:
             UserError: If the folder is an input, belongs to another stage, holds a finished result of other options,
-                is bound to other options, or its own files are damaged; or if an earlier stage read other pairs.
+                or its own files are damaged.
         """
-        if self.items is not None:
-            for folder in self.made_by:
-                check_items(folder, self.items)
         if self.folder is not None and self.summary is None:
             self._check_folder(self.folder)
 
@@ -106,7 +101,7 @@ class Stage:
         """
         if self.folder is None or not (self.folder / "summary.json").is_file():
             return None
-        if _command_of(self.folder) not in (self.command, None) or self._differences(self.folder):
+        if command_of(self.folder) not in (self.command, None) or self._differences(self.folder):
             return None
         return read_json(self.folder / "summary.json", needs=self.needs, remedy=FORGET)
 
@@ -122,24 +117,23 @@ class Stage:
             UserError: As `check`; or if another run holds the folder.
         """
         self.check()
-        if self.folder is None:
+        folder = self.folder
+        if folder is None:
             return as_json(work(None))
-        with one_writer(self.folder):
+        with one_writer(folder):
             if not again and (summary := self.summary) is not None:
                 return summary
-            self.open()
-            summary = as_json(work(self.folder))
+            self._check_folder(folder)
             if is_first():
-                self.finish(summary)
+                self._open(folder)
+            summary = as_json(work(folder))
+            if is_first():  # last: it means that everything else in the folder is complete
+                write_json(folder / "summary.json", hide_keys(summary))
             return summary
 
-    def open(self) -> None:
+    def _open(self, folder: Path) -> None:
         """Record what is about to run. What an interrupted run left stays."""
-        folder = self._written()
-        self._check_folder(folder)
-        if not is_first():
-            return
-        if _command_of(folder) is not None and (changes := self._differences(folder)):
+        if command_of(folder) is not None and (changes := self._differences(folder)):
             logger.warning("%s was started with other options: %s. The new ones are used.", folder, changes)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "summary.json").unlink(missing_ok=True)  # the result is about to be rewritten
@@ -151,14 +145,6 @@ class Stage:
         if self.items is not None:
             self.items.save(folder)
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        """Write the numbers. Call it last: they mean that everything else in the folder is complete."""
-        write_json(self._written() / "summary.json", hide_keys(as_json(summary)))
-
-    def _written(self) -> Path:
-        assert self.folder is not None, "a stage in memory writes nothing"
-        return self.folder
-
     def _differences(self, folder: Path) -> str:
         """Describe the options in which the folder's result differs from this run; empty if there are none."""
         path = folder / "config.yaml"
@@ -169,11 +155,15 @@ class Stage:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file; give --output the path of a folder.")
         self._refuse_inputs(folder)
-        before = _command_of(folder)
+        before = command_of(folder)
         if before not in (self.command, None):
             raise UserError(f"{folder} belongs to `{before}`, not to `{self.command}`; give another --output.")
-        if before is not None:
-            self._refuse_other_results(folder)
+        is_finished = before is not None and (folder / "summary.json").is_file()
+        if is_finished and (changes := self._differences(folder)):
+            raise UserError(
+                f"{folder} holds a finished result with other options: {changes}. "
+                "Give another --output, or delete the folder."
+            )
 
     def _refuse_inputs(self, folder: Path) -> None:
         """Raise an error if the output folder is an input: training would overwrite the model that it starts from."""
@@ -184,13 +174,6 @@ class Stage:
                     raise UserError(
                         f"--output {folder} is the folder of `{name}`; give another one, such as runs/NAME."
                     )
-
-    def _refuse_other_results(self, folder: Path) -> None:
-        if (folder / "summary.json").is_file() and (changes := self._differences(folder)):
-            raise UserError(
-                f"{folder} holds a finished result with other options: {changes}. "
-                "Give another --output, or delete the folder."
-            )
 
 
 def words_of(options: Any) -> list[str]:
@@ -222,7 +205,8 @@ def differences(
     return ", ".join(f"{key} ({before.get(key, 'absent')} -> {now.get(key, 'absent')})" for key in keys)
 
 
-def _command_of(folder: Path) -> str | None:
+def command_of(folder: Path) -> str | None:
+    """Return the command that a folder belongs to; None if no stage has written there."""
     path = folder / "versions.json"
     return read_json(path, needs=["command"], remedy=FORGET)["command"] if path.is_file() else None
 

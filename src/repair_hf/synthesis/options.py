@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from repair_hf.llm.options import RequestOptions
 from repair_hf.mining.filtering import FilterOptions
-from repair_hf.runtime.options import Bounded, EncoderOptions, need, opt
+from repair_hf.runtime.options import SEEDS, Bounded, EncoderOptions, need, opt
 
 Select = Literal["nearest", "first"]
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
@@ -95,7 +95,7 @@ class RepairOptions(Bounded):
     candidates: int = opt(3, "Edits to make of each false positive; the best is kept.", least=1, main=True)
     select: Select = opt("nearest", "Keep the edit nearest to the false positive, or the first one, as an ablation.")
     audited: bool = opt(True, "Let the LLM check each failure before it is edited.")
-    seed: int = opt(0, "Seed of the LLM and the image editor.")
+    seed: int = opt(0, "Seed of the LLM and the image editor.", least=0, most=SEEDS - 1)
     attach_image: bool = opt(False, "Show the query image to the LLM that edits a caption.")
     grouped_audit: bool = opt(False, "Audit all false positives of an image in one request.")
     image_side: int = opt(LONGEST_SIDE, "Longest side, in pixels, of images sent to the LLM.", least=SMALLEST_SIDE)

@@ -23,6 +23,7 @@ from repair_hf.mining.filtering import filter_failures
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.records.dataset import load_records, save_records, summarize
 from repair_hf.runtime.disk import naming_full_disk
+from repair_hf.runtime.items import check_items
 from repair_hf.runtime.options import UserError, expect, fill
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest
@@ -131,9 +132,10 @@ class Synthesis:
         table = failures if isinstance(failures, Dataset) else load_failures(failures)
         RecordBuilder(pairs, SourceImages(pairs.images)).check(table)
         self.encoder = open_retriever(model, processor, **options.how_to_load)
-        made_by = [] if isinstance(failures, Dataset) else [failures]
-        if made_by and not options.any_model:
-            check_retriever(self.encoder, [miner_of(failures)], f"The failures of {failures}")
+        if not isinstance(failures, Dataset):
+            check_items(failures, pairs.items)
+            if not options.any_model:
+                check_retriever(self.encoder, [miner_of(failures)], f"The failures of {failures}")
         self.sources = [Path(source) for source in options.answers_from or ()]
         _check_sources(self.sources)
         earlier, self.round = earlier_rounds(options.earlier_rounds or ())
@@ -148,7 +150,7 @@ class Synthesis:
         }
         decides = (pairs.source, llm, editor, options)
         inputs |= local_weights(editor)
-        named: dict[str, Any] = {"items": pairs.items, "made_by": made_by, "needs": NEEDS}
+        named: dict[str, Any] = {"items": pairs.items, "needs": NEEDS}
         self.stage = Stage("synthesize", output, decides, inputs, neutral=("failures", "model"), **named)  # by digest
         self.stage.check()
 

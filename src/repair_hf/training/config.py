@@ -27,9 +27,9 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
 
     Some defaults differ from `TrainingArguments`. The paper's are `learning_rate`, `weight_decay`, `warmup_steps` and
     `lr_scheduler_type`. Within its range are `num_train_epochs` and `per_device_train_batch_size`. No checkpoints are
-    written (`save_strategy`), but the final model is always saved. A run logs twenty losses (`logging_steps`), and
-    nan or inf is visible in them (`logging_nan_inf_filter`). Arguments that would have no effect here, or a wrong one,
-    such as `fsdp` and `label_smoothing_factor`, are not arguments of this class.
+    written (`save_strategy`), but the final model is always saved. A run logs twenty losses (`logging_steps`), also if
+    they are nan or inf. Arguments that would have no effect here, or a wrong one, such as `fsdp` and
+    `label_smoothing_factor`, are not arguments of this class.
 
     Raises:
         UserError: If a value is out of range, has no effect, or contradicts another.

@@ -27,6 +27,7 @@ from datasets import Dataset
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.records.index import Groups, index_failures
+from repair_hf.records.origin import check_pairs
 from repair_hf.runtime.options import UserError
 from repair_hf.training.config import RepairConfig
 
@@ -101,7 +102,7 @@ class _FromRecords(Anchors):
     """A fill from the records of failures on `pairs`.
 
     Raises:
-        UserError: If `records` lack a column, or none of them belongs to `pairs`.
+        UserError: If `records` lack a column, none of them belongs to `pairs`, or these have changed since.
     """
 
     def __init__(self, pairs: Pairs, records: Dataset, truth: Truth | None = None, seed: int = 0) -> None:
@@ -112,6 +113,7 @@ class _FromRecords(Anchors):
                 f"None of the {len(records)} records names an image and a caption of these pairs. Train on the pairs "
                 "(and the split) that the records were mined from."
             )
+        check_pairs(records, pairs)
         self.outside = len(records) - len(self.i2t) - len(self.t2i)
         if self.t2i.n_edits:
             self.images = records.select(self.t2i.edited_rows).select_columns("edit_image")

@@ -15,6 +15,7 @@ from repair_hf.encoder.opening import Retriever
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.truth import truth_of
 from repair_hf.records.dataset import load_records
+from repair_hf.runtime.items import check_items
 from repair_hf.runtime.options import UserError, fields_of, fill
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.options import TrainOptions
@@ -107,6 +108,8 @@ def open_trainer(
         how: Any = {"revision": options.model_revision, "attn_implementation": options.attn_implementation}
         encoder = DualEncoder.from_pretrained(options.model, device=config.device, dtype=options.dtype, **how)
     if options.records:
+        for folder in options.records:
+            check_items(folder, pairs.items)
         records = load_records(options.records, revision=options.records_revision)
         if options.model and not options.any_model:
             check_retriever(encoder, records.unique("retriever"), f"The records of {', '.join(options.records)}")
@@ -116,6 +119,6 @@ def open_trainer(
     trainer = RepairTrainer(encoder, config, pairs, validation, records=records, **more)
     one = options.records[0] if options.records and len(options.records) == 1 else options.records
     trainer.options |= {name: value for name, value in (("model", options.model), ("records", one)) if value}
-    trainer.declared, trainer.made_by = [options], options.records or ()
+    trainer.declared = [options]
     trainer.stage.check()
     return trainer

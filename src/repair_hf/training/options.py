@@ -25,6 +25,7 @@ class Hyperparameters(Bounded):
     """How to train. `RepairConfig` joins these with `TrainingArguments`."""
 
     _argument_group_name = "training"
+    _without_flag = ("output_dir",)  # which is `output` on the command line
 
     fill: Fill | None = opt(
         None,
@@ -73,7 +74,6 @@ class Hyperparameters(Bounded):
         "no", "When to measure retrieval on --validation-split: `no`, `steps` or `epoch`.", main=True
     )
     logging_steps: float = opt(0.05, "Steps between logged losses; below 1, a fraction of all steps.", neutral=True)
-    logging_nan_inf_filter: bool = opt(False, "Hide losses that are nan or inf from the log.")
     report_to: None | str | list[str] = opt(
         "none",
         "Trackers of the loss curve: trackio, wandb, tensorboard or another of transformers.",
@@ -90,9 +90,8 @@ class Hyperparameters(Bounded):
         "Checkpoint to resume from; `last` is the newest complete one in the output folder, if any.",
         neutral=True,
     )
-    output_dir: str | None = opt(None, "The same as --output; leave it out.", neutral=True)
+    output_dir: str | None = opt(None, "Folder of the trained model.", neutral=True)
     run_name: str | None = opt(None, "Name of the run in trackers. Default: chosen by the tracker.", neutral=True)
-    local_rank: int = opt(-1, "Place of this process on its machine, which launchers set.", neutral=True)
     disable_tqdm: bool | None = opt(
         None, "Log lines in place of a progress bar. Default: outside a terminal.", neutral=True
     )
@@ -112,6 +111,8 @@ class Hyperparameters(Bounded):
     )
     metric_for_best_model: Metric = opt("t2i_MRR", "Measure of the best model, on --validation-split.")
 
+    logging_nan_inf_filter: bool = fixed(False)  # would hide such losses from the log
+    local_rank: int = fixed(-1)  # launchers set the variable of this name
     # inputs, loss, batches and evaluation are our own
     label_smoothing_factor: float = fixed(0.0)
     neftune_noise_alpha: float | None = fixed()

@@ -64,7 +64,6 @@ class RepairTrainer(Trainer):
     Attributes:
         options: What identifies this run beside `declared`; the folder records both, and the card shows them.
         declared: Dataclasses of options beside the configuration.
-        made_by: Folders of the records; they were made from these pairs.
         summary: After `train`, what the function of this name returns.
 
     Raises:
@@ -83,7 +82,6 @@ class RepairTrainer(Trainer):
     eval_dataset: Any
     summary: dict[str, Any]
     declared: Sequence[Any] = ()
-    made_by: Sequence[Any] = ()
 
     def __init__(
         self,
@@ -182,7 +180,7 @@ class RepairTrainer(Trainer):
     def stage(self) -> Stage:
         """The folder of this training."""
         data = self.train_dataset
-        more: Any = {"items": data.items, "made_by": self.made_by, "neutral": neutral_names(RepairConfig)}
+        more: Any = {"items": data.items, "neutral": neutral_names(RepairConfig)}
         more |= {"needs": NEEDS, "words": flags(self.args.given | {"output_dir": None})}
         return Stage("train", str(self.args.output_dir), (data.source, *self.declared), self.options, **more)
 
