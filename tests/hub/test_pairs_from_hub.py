@@ -36,7 +36,7 @@ for revision, english in (("v1", [0]), ("v2", [0, 1])):
     api.create_commit("me/photos", changes, commit_message=revision, repo_type="dataset")
     api.create_tag("me/photos", tag=revision, repo_type="dataset")
 """)
-    loaded = stranger.run("""
+    loaded = stranger("""
 from repair_hf.pairs.dataset import load_pairs
 asked = ({"pairs_config": "english"}, {"pairs_config": "english", "pairs_revision": "v1"}, {"pairs_config": "german"})
 result = [load_pairs("me/photos", split="all", **one).captions["caption"][:] for one in asked]
