@@ -34,8 +34,9 @@ LONG = """
     encoder/test_distributed.py hub/test_push.py llm/test_faults.py synthesis/test_kill.py synthesis/test_processes.py
     synthesis/test_workers.py
 """.split()
-# Files that share a process: the Hub's client, and the one that others are forked from.
+# Files that share what takes long: the Hub's client, the process that others are forked from, a repaired world.
 TOGETHER = {
+    "analysis": ("analysis/test_report", "analysis/test_live"),
     "hub": ("test_push", "test_pairs_from_hub", "test_strangers"),
     "children": ("cli/test_run", "test_distributed", "test_kill", "test_hostile_editor", "test_arrays"),
 }
