@@ -38,7 +38,9 @@ LONG = """
 TOGETHER = {
     "analysis": ("analysis/test_report", "analysis/test_live"),
     "hub": ("test_push", "test_pairs_from_hub", "test_strangers"),
-    "children": ("cli/test_run", "test_distributed", "test_kill", "test_hostile_editor", "test_arrays"),
+    "children": tuple(
+        "cli/test_run test_distributed test_kill test_hostile_editor test_arrays test_transformers_serve".split()
+    ),
 }
 
 
