@@ -7,10 +7,10 @@ from pathlib import Path
 
 import datasets
 import pytest
+from safetensors.torch import load_file, save_file
 
 from repair_hf.cli.main import COMMANDS, main
 from repair_hf.training.checkpoints import SEAL
-from tests.encoder.broken_models import BROKEN, weights
 from tests.hostile.damage import DEEP, answer, cells, coco, judged, line, whole
 
 PAIRS, LLM = "--pairs {pairs} --split all", "--llm world/oracle --editor world --any-model"
@@ -46,12 +46,18 @@ def unfinished(folder: Path) -> None:
     (folder / "checkpoint-2" / SEAL).write_bytes(DEEP)
 
 
+def other_weights(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["logit_scale"].add_(1)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 def address(column: str):
     return cells(column, [{"bytes": None, "path": "http://127.0.0.1:9/x.png"}])
 
 
 EMPTY, CUT = whole("captions.jsonl", b""), whole("summary.json", b'{"steps')
-ANOTHER_MODEL = weights(lambda tensors: tensors["logit_scale"].add_(1))
+NO_WEIGHTS = whole("model.safetensors", b"")
 TABLE = [  # commands, the folder that is damaged and how, the exit code, and words of what is said
     ([STAGES[name] for name in ("mine", "evaluate", "train")], "pairs", line(DEEP), 0, "rows in another format"),
     ([*STAGES.values(), "show {records} --pairs {pairs} --output {out}/sheet.html"], "pairs", EMPTY, 2, "usable row"),
@@ -59,10 +65,10 @@ TABLE = [  # commands, the folder that is damaged and how, the exit code, and wo
     ([STAGES["train"].replace("{pairs}", COCO)], "pairs", whole("coco.json", b"[]"), 2, "is not a caption JSON"),
     (READ_RECORDS, "records", address("edit_image"), 2, "1 images of `edit_image` cannot be used"),
     (READ_RECORDS[1:], "records", address("gt_image"), 2, "1 images of `gt_image` cannot be used"),
-    (READ_MODEL, "clip", BROKEN[0][0], 2, "{clip}"),
-    ([PUSH_MODEL], "trained", BROKEN[0][0], 2, "{trained}"),
-    ([STAGES["mine"].replace("{out}", "{mined}"), RESUME], "clip", ANOTHER_MODEL, 2, "model_digest ("),
-    ([STAGES["synthesize"].replace("--any-model", "")], "clip", ANOTHER_MODEL, 2, "were made with"),
+    (READ_MODEL, "clip", NO_WEIGHTS, 2, "{clip}"),
+    ([PUSH_MODEL], "trained", NO_WEIGHTS, 2, "{trained}"),
+    ([STAGES["mine"].replace("{out}", "{mined}"), RESUME], "clip", other_weights, 2, "model_digest ("),
+    ([STAGES["synthesize"].replace("--any-model", "")], "clip", other_weights, 2, "were made with"),
     ([READ_RECORDS[-1]], "records", CUT, 2, "is damaged"),
     ([READ_RECORDS[-1]], "records", whole("summary.json", b'{"paid": 1}'), 2, "is damaged"),
     ([PUSH_MODEL], "trained", CUT, 2, "is damaged"),
