@@ -76,17 +76,6 @@ def test_an_estimate_has_a_row_for_each_place_and_a_sum():
     assert len(costs.ESTIMATE_HEADS) == len(rows[0]) and len(costs.PAID_HEADS) == len(costs.paid_rows({})[0])
 
 
-def test_time_at_the_given_limits():
-    needs = estimate()  # 5,000 calls, 2.47 M tokens
-    limits = {"concurrency": 16, "requests_per_minute": None, "tokens_per_minute": None}
-    text = "Time of the LLM: about 5 min per second of latency, 16 requests at a time."
-    assert costs.time_at_limits(needs, **limits) == text
-    limits["requests_per_minute"] = 500
-    assert "at least 10 min, at 500 requests per minute" in costs.time_at_limits(needs, **limits)
-    limits["tokens_per_minute"] = 10_000
-    assert "at least 4.1 h, at 10,000 tokens per minute" in costs.time_at_limits(needs, **limits)
-
-
 def test_small_amounts_keep_their_digits():
     shown = [format_dollars(amount) for amount in (None, 0.0, 0.0312, 0.001, 12345.678)]
     assert shown == ["unknown", "$0.00", "$0.03", "<$0.01", "$12,345.68"]

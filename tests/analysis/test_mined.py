@@ -30,12 +30,12 @@ def test_mine_ends_with_the_command_that_shows_what_it_found(pairs_folder, mined
     shown = capsys.readouterr().out
     assert "show   6 of " in shown and f"-> {mined / 'sheet.html'}" in shown and not any(tmp_path.iterdir())
     page = (mined / "sheet.html").read_text()
-    cards = re.findall(r'<article class="card" style="--place: (\d+)">(.*?)</article>', page, re.DOTALL)
-    for section in (cards[:3], cards[3:]):
-        margins = {int(place): float(re.search(r"<dd><bdi>([+-][\d.]+), false", card)[1]) for place, card in section}
-        assert [margins[place] for place in range(3)] == sorted(margins.values(), reverse=True)
-    assert all(name in cards[0][1] for name in ("query", "ground truth", "false positive", "cosine"))
-    assert "<script" not in page and "edit" not in cards[0][1]
+    cards = re.findall(r'<article class="card">(.*?)</article>', page, re.DOTALL)
+    margins = [float(re.search(r"<dd><bdi>([+-][\d.]+), false", card)[1]) for card in cards]
+    assert len(margins) == 6 and margins == [*sorted(margins[:3])[::-1], *sorted(margins[3:])[::-1]]
+    assert page.index("text → image") < page.index("image → text")
+    assert all(name in cards[0] for name in ("query", "ground truth", "false positive", "cosine"))
+    assert "<script" not in page and "edit" not in cards[0]
     assert all(f"{word}?" in page for word in ("Wrong annotations", "Equal captions", "Near-identical products"))
 
 

@@ -182,7 +182,7 @@ def test_a_folder_without_records_is_named_by_its_kind(tmp_path, command, says):
 
 def test_the_card_says_how_people_judged(judged, tmp_path):
     folder = judged / "records"
-    text = dataset_card(folder, folder, "me/toy", load_records(folder), load_dropped(folder)).text
+    text = dataset_card(folder, folder, "me/toy", load_records(folder), load_dropped(folder))[0]
     judged_items = len(read_items(folder / "people" / "qc"))
     assert f"People judged {judged_items} of its verdicts" in text and "People judged 120 edits" in text
     assert "was not compared with people" not in text

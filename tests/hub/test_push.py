@@ -95,8 +95,8 @@ result = [bare.data.column("gt_image").null_count == len(bare), row["gt_image"].
     "token, words, message",
     [
         (None, ["me/photos"], "You are not logged in to the Hub; run `hf auth login`, or set HF_TOKEN"),
-        ("hf_wrongwrongwrongwrong", ["me/photos"], "The Hub does not accept your token (401: Invalid user token.)"),
-        ("hf_otherotherotherother", ["me/photos"], "Your token may not write to me/photos (403:"),
+        ("hf_wrongwrongwrongwrong", ["me/photos"], "token write to me/photos (401: Invalid user token.)"),
+        ("hf_otherotherotherother", ["me/photos"], "token write to me/photos (403:"),
         (TOKEN, ["me/x", "--license", "whatever"], "The Hub rejects the card"),
         (TOKEN, ["me/x/y"], "`me/x/y` is not a repository id such as me/x-repair"),
     ],

@@ -26,7 +26,7 @@ def card_of(folder: Path, records: Dataset, dropped: Dataset, **more):
 
 
 def test_the_dataset_card_tells_it_all(synthesis, hostile, dropped):
-    card = card_of(synthesis, hostile, dropped, license="cc-by-4.0").text
+    card = card_of(synthesis, hostile, dropped, license="cc-by-4.0")[0]
     data = DatasetCard(card).data.to_dict()
     assert data["license"] == "cc-by-4.0" and data["size_categories"] == ["n<1K"]
     assert [config["config_name"] for config in data["configs"]] == ["records", "dropped"]
@@ -57,8 +57,8 @@ def test_the_files_beside_a_card_tell_nothing_about_the_machine(synthesis):
 
 
 def test_a_strangers_text_stays_text_in_the_whole_card(synthesis, hostile, dropped, rendered):
-    card = card_of(synthesis, hostile, dropped)
-    page = rendered(card.text.split("---\n", 2)[2])
+    card, _ = card_of(synthesis, hostile, dropped)
+    page = rendered(card.split("---\n", 2)[2])
     known = "a blockquote code details em h1 h2 h3 img li p pre strong summary table tbody td th thead tr ul".split()
     assert set(re.findall(r"<(\w+)", page)) <= set(known)
     assert all(name.startswith("samples/") for name in re.findall(r'<img src="([^"]*)"', page))
@@ -69,13 +69,12 @@ def test_a_strangers_text_stays_text_in_the_whole_card(synthesis, hostile, dropp
 
 
 def test_the_samples_are_of_both_directions_and_small(synthesis, hostile, dropped):
-    card = card_of(synthesis, hostile, dropped)
-    assert card.text.count("| query | ground truth | false positive | edit |") == 3
-    assert card.text.count("**t2i**") == 2 and card.text.count("**i2t**") == 1
-    assert set(card.pictures) == {"samples/1-edit.png", "samples/3-edit.png"}  # the fixture has no other images
-    assert all(f"]({name})" in card.text for name in card.pictures)
-    again = card_of(synthesis, hostile, dropped)  # equal folders give equal cards
-    assert again.text == card.text and again.pictures == card.pictures
+    card, pictures = card_of(synthesis, hostile, dropped)
+    assert card.count("| query | ground truth | false positive | edit |") == 3
+    assert card.count("**t2i**") == 2 and card.count("**i2t**") == 1
+    assert set(pictures) == {"samples/1-edit.png", "samples/3-edit.png"}  # the fixture has no other images
+    assert all(f"]({name})" in card for name in pictures)
+    assert card_of(synthesis, hostile, dropped) == (card, pictures)  # equal folders give equal cards
 
 
 def test_a_sample_picture_tells_nothing_but_itself():
@@ -90,7 +89,7 @@ def test_records_of_unknown_making_say_so(hostile, tmp_path):
     unknown = {"prompt_digest": "of old", "error_types": [], "edit_similarity": None}
     bare = hostile.map(lambda row: unknown, features=FEATURES)
     save_records(tmp_path / "bare", bare, none)
-    card = card_of(tmp_path / "bare", bare, none).text
+    card = card_of(tmp_path / "bare", bare, none)[0]
     for text in (
         "What it cost is unknown",
         "stated no license",
@@ -109,7 +108,7 @@ def test_no_key_is_in_a_card(synthesis, hostile, dropped, monkeypatch):
     (synthesis / "config.yaml").write_text(yaml.safe_dump(notes))
     leak = {"edit_instruction": "use hf_abcdefghijklmnopqrstuv and another-secret-value"}
     leaking = hostile.map(lambda row: leak, features=FEATURES)
-    card = card_of(synthesis, leaking, dropped).text + StageFolder.of(synthesis).files()["config.yaml"].decode()
+    card = card_of(synthesis, leaking, dropped)[0] + StageFolder.of(synthesis).files()["config.yaml"].decode()
     for secret in ("a-very-secret-value", "another-secret-value", "hf_abcdefghijklmnopqrstuv", "ann:pass"):
         assert secret not in card
     assert "<hidden>" in card

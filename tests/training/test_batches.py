@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from repair_hf.runtime.options import UserError
 from repair_hf.training.batches import OneCaptionPerImage, PairCollator
-from repair_hf.training.fills import Edits
 
 CAPTIONS = ["a red circle on grey paper", "circle", "a blue square"]
 EDITS = ["one", "a yellow triangle on grey paper again and again"]
@@ -88,11 +86,6 @@ def test_neighbours_in_a_batch_change():
     assert (together[np.triu_indices(64, 1)] > 0).mean() > 0.4
 
 
-def test_a_batch_larger_than_the_images_is_an_error():
-    with pytest.raises(UserError, match="there are 3.*`per_device_train_batch_size`"):
-        OneCaptionPerImage(np.array([0, 0, 1, 4]), 4)
-
-
 class Table:
     """Image k is k everywhere; it takes ascending rows alone, as a memory-mapped table would like them."""
 
@@ -139,17 +132,3 @@ def test_shared_items_are_in_the_batch_once_and_found_again(at_once, n_groups, p
     assert collate(preprocessor, [[0], [5]], [[0], [1]])["pixels"][:, 0, 0, 0].tolist() == [0, 5]  # of one part
     edits = collate(preprocessor, [[-1], [8]], [[-1], [4]])
     assert edits["pixels"][:, 0, 0, 0].tolist() == [8] and edits["images"].tolist() == [[-1], [0]]
-
-
-def test_each_distinct_item_of_a_batch_is_encoded_once(repaired, pairs, make_trainer):
-    trainer = make_trainer(repaired, per_device_train_batch_size=8)
-    batch, seen = next(iter(trainer.get_train_dataloader())), {}
-    for tower, kind in ((trainer.base.vision_model, "images"), (trainer.base.text_model, "captions")):
-        tower.register_forward_hook(
-            lambda _, args, out, kind=kind: seen.update({kind: len(out[1]) + seen.get(kind, 0)})
-        )
-    trainer.compute_loss(trainer.model, batch)
-    drawn = Edits(pairs, repaired, seed=42).draw(np.zeros(8, int), batch["text_rows"][:, 0].numpy())
-    for kind, name, rows in zip(("images", "captions"), ("image_rows", "text_rows"), drawn, strict=True):
-        np.testing.assert_array_equal(batch[name], rows)
-        assert seen[kind] == len(set(rows.ravel()) - {-1}) > 8

@@ -12,8 +12,7 @@ from repair_hf.training.config import RepairConfig
 
 ALONE = dict(chunk_size=0, per_device_train_batch_size=0, lora_rank=0, grid_weight=-1.0, seed=-1, data_seed=-1)
 ALONE |= dict(metric_for_best_model="t2i_median_rank", lora_towers="text", fp16=True)
-ALONE |= dict(report_to=["no_tracker"])
-ALONE |= dict(fill="papers", loss="batches")
+ALONE |= dict(report_to=["no_tracker"], fill="papers", loss="batches")
 TOGETHER = [
     ("chunk_size", dict(per_device_train_batch_size=1, gradient_accumulation_steps=8)),
     ("freeze", dict(lora_rank=2, freeze="image")),

@@ -83,10 +83,8 @@ def test_the_papers_grid_holds_own_failures_and_what_fits_them(seed):
 
 
 def test_one_of_several_is_drawn_uniformly_for_each_side_apart():
-    rows, epochs = (
-        [("c5", "i0"), ("c7", "i0"), ("c8", "i0"), ("i1", "c0"), ("i2", "c0"), ("i3", "c0")],
-        np.arange(3000),
-    )
+    rows = [("c5", "i0"), ("c7", "i0"), ("c8", "i0"), ("i1", "c0"), ("i2", "c0"), ("i3", "c0")]
+    epochs = np.arange(3000)
     for kind, some in ((Edits, rows), (PaperGrid, [row[::-1] for row in rows])):
         images, texts = kind(make_pairs(), make_records(*some)).draw(epochs, np.zeros(3000, int))
         for column in (texts[:, 1], images[:, 2]):
@@ -152,8 +150,6 @@ def test_options_choose_the_fill_and_what_cannot_train_is_named(tmp_path, caplog
 
     records = random_records(40, 0)
     assert type(fill(records)) is Edits and type(fill(records, paper=True)) is PaperGrid
-    assert type(fill(records, fill="paper", loss="both")) is PaperGrid
-    assert type(fill(records, paper=True, fill="edits")) is Edits
     assert type(fill(records, loss="none")) is type(fill(None)) is Anchors
     caplog.clear()
     fill(make_records(("c0", "i3"), ("i0", "c99")))

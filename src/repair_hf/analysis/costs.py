@@ -69,17 +69,6 @@ def describe_paid(paid: Mapping[tuple[str, str], Usage]) -> str:
     return f"{format_dollars(known_dollars(uses))} for {answers:,} answers of {tokens} K tokens, at list prices."
 
 
-def time_at_limits(
-    estimate: Estimate, *, concurrency: int, requests_per_minute: int | None, tokens_per_minute: int | None
-) -> str:
-    """Describe the time of the LLM calls if only the given limits slow them down."""
-    calls, tokens = estimate.llm_calls, estimate.prompt_tokens + estimate.completion_tokens
-    limits = ((calls, requests_per_minute, "requests"), (tokens, tokens_per_minute, "tokens"))
-    each = f"about {span(calls / concurrency / 60)} per second of latency, {concurrency:,} requests at a time"
-    least, at = max(((n / most, f"{most:,} {what}") for n, most, what in limits if most), default=(0.0, ""))
-    return f"Time of the LLM: {f'at least {span(least)}, at {at} per minute; and ' * bool(at)}{each}."
-
-
 def whole_price(items: Sequence[Item]) -> str:
     """Describe the price of a synthesis or a study: items of one kind and model are added up."""
     found: dict[tuple[str, str, str], tuple[float, list[float | None]]] = {}
@@ -108,10 +97,3 @@ def _paid(uses: Sequence[Usage]) -> tuple[int, str, str, str, str]:
 
 def _thousands(tokens: float) -> str:
     return f"{tokens / 1000:,.1f}"
-
-
-def span(minutes: float) -> str:
-    """Format a time in seconds, minutes or hours."""
-    if minutes < 1:
-        return f"{60 * minutes:.0f} s"
-    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:,.1f} h"

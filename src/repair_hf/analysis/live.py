@@ -9,10 +9,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from repair_hf.analysis.costs import span
 from repair_hf.analysis.pages import card, render
 from repair_hf.llm.calls import format_dollars
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES
@@ -70,7 +70,7 @@ class LiveView:
             "paid in this run": format_dollars(self.spent()),
         }
         if pace and not is_done:
-            facts["left"] = f"about {span((self.total - done) / pace / 60)} at this pace"
+            facts["left"] = f"{timedelta(seconds=round((self.total - done) / pace))} at this pace"  # h:mm:ss
         reasons = [name for name in ("edited", *REASONS) if any(self.outcomes[way, name] for way in DIRECTIONS)]
         table = [
             (name.replace("_", " "), *(f"{self.outcomes[way, name]:,}" for way in DIRECTIONS)) for name in reasons

@@ -56,6 +56,8 @@ def load_mined(place: str | Path, pairs: Pairs | None = None) -> Mined:
 def sample_failures(mined: Mined, *, n: int, direction: str | None = None, seed: int = 0) -> RecordSample:
     """Draw failures whose false positive outranks the ground truth; others too only if there is none.
 
+    In each direction the largest margin comes first.
+
     Raises:
         UserError: If there is nothing to draw.
     """
@@ -65,7 +67,8 @@ def sample_failures(mined: Mined, *, n: int, direction: str | None = None, seed:
     if not drawn:
         raise UserError(f"Nothing to draw: {mined.folder} holds no failure of {direction or 'any direction'}.")
     retriever = miner_of(mined.folder)
-    rows = [_row(row, mined.pairs) | {"retriever": retriever} for row in table.loc[drawn].to_dict("records")]
+    shown = table.loc[drawn].sort_values(["direction", "margin"], ascending=False)  # t2i first, as in `draw_places`
+    rows = [_row(row, mined.pairs) | {"retriever": retriever} for row in shown.to_dict("records")]
     return RecordSample(rows, counts)
 
 

@@ -60,27 +60,10 @@ def data_uri(image: Image.Image, *, side: int = 320) -> str:
 
 
 def gallery(sample: RecordSample, questions: Rows | None = None) -> str:
-    """Write the page of `repair-hf show`; `questions` are heads and rows of a table above the cards.
-
-    Cards with a margin can be sorted by it, by style sheets alone.
-    """
-    sections = [(name, f"{meaning} · {count}", _cards(rows)) for name, meaning, count, rows in sample.sections]
-    return render(
-        "gallery.html",
-        title=sample.title,
-        provenance=sample.provenance,
-        sections=sections,
-        questions=questions,
-        is_sortable="margin" in sample.rows[0],
-    )
-
-
-def _cards(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Collect the cards of a section, each with its place in the order of margins, if it has one."""
-    if "margin" not in rows[0]:
-        return [*map(card, rows)]
-    order = sorted(range(len(rows)), key=lambda row: -rows[row]["margin"])
-    return [card(row) | {"place": order.index(place)} for place, row in enumerate(rows)]
+    """Write the page of `repair-hf show`; `questions` are heads and rows of a table above the cards."""
+    sections = [(name, f"{meaning} · {count}", [*map(card, rows)]) for name, meaning, count, rows in sample.sections]
+    named = {"title": sample.title, "provenance": sample.provenance}
+    return render("gallery.html", sections=sections, questions=questions, **named)
 
 
 def card(row: dict[str, Any]) -> dict[str, Any]:

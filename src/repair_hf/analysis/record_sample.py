@@ -14,8 +14,8 @@ import numpy as np
 from datasets import Dataset
 
 from repair_hf.pairs.dataset import Pairs
-from repair_hf.records.columns import DIRECTIONS, MODALITIES, SOURCES
-from repair_hf.records.images import record_at, restore_images
+from repair_hf.records.columns import DIRECTIONS, MODALITIES
+from repair_hf.records.images import lacks_images, record_at, restore_images
 from repair_hf.runtime.options import UserError
 
 ROLE_NAMES = {"q": "query", "gt": "ground truth", "fp": "false positive", "edit": "edit"}
@@ -34,19 +34,10 @@ class RecordSample:
 
     rows: list[dict[str, Any]]
     available: dict[str, int]  # direction -> how many rows there were to draw from
+    lacks_images: bool = False  # of queries, ground truths or false positives, which are shown by their ids
 
     def of(self, direction: str) -> list[dict[str, Any]]:
         return [row for row in self.rows if row["direction"] == direction]
-
-    @property
-    def lacks_images(self) -> bool:
-        """Whether an image of a query, ground truth or false positive is missing, so that only its id can be shown."""
-        return any(
-            row.get(f"{role}_image") is None
-            for row in self.rows
-            for role in SOURCES
-            if MODALITIES[row["direction"]][role] == "image"
-        )
 
     @property
     def is_repaired(self) -> bool:
@@ -102,7 +93,8 @@ def sample_records(
         raise UserError(f"Nothing to draw: {_description(table, error_type, reason)}: {counts}, and `n` is {n}.")
     chosen = table.select(drawn)
     chosen = chosen if pairs is None else restore_images(chosen, pairs)
-    return RecordSample([record_at(chosen, place) for place in range(len(chosen))], counts)
+    rows = [record_at(chosen, place) for place in range(len(chosen))]
+    return RecordSample(rows, counts, lacks_images(chosen))
 
 
 def draw_places(

@@ -94,12 +94,10 @@ def _print_estimate(work: Any, output: Path) -> None:
     estimate = estimate_of(mined)
     print_table(costs.ESTIMATE_HEADS, costs.estimate_rows(estimate, mined), labels=2)
     print(_basis(audited=options.audited, batch=llm.batch))
-    limits = {name: vars(llm)[name] for name in ("concurrency", "requests_per_minute", "tokens_per_minute")}
     if work.left_out:
         whole = estimate_of(in_full).dollars
         saved = None if whole is None or estimate.dollars is None else whole - estimate.dollars
         print(f"Saved: {format_dollars(saved)} of {format_dollars(whole)}; {described(work.left_out)}.")
-    print(costs.time_at_limits(estimate, **limits))
     if earlier:
         answers, spent = sum(use.calls for use in earlier.values()), format_dollars(known_dollars(earlier.values()))
         print(f"{output} already holds {answers:,} answers, for {spent}; they are not paid again.")

@@ -132,14 +132,10 @@ def _print_plan(trainer: RepairTrainer) -> None:
 
 
 def _usage(planned: dict[str, Any]) -> str:
-    """Say how many edits a planned training uses, and how many a longer one would."""
+    """Say how many edits a planned training uses."""
     sizes = {way: planned["fill"][f"edits_{way}"] for way in planned["edits_reachable"]}
     used = (f"{planned['samples_encoded'][way]:,} of {size:,} {way.upper()} edits" for way, size in sizes.items())
-    words = f"{planned['steps']:,} steps use {' and '.join(used)}"
-    if (longer := planned.get("longer_run")) is None:
-        return words
-    counts = " and ".join(f"{longer[way]:,} {way.upper()}" for way in sizes)
-    return f"{words}; {longer['epochs']} epochs use {counts}"
+    return f"{planned['steps']:,} steps use {' and '.join(used)}"
 
 
 def _print_summary(summary: dict[str, Any]) -> None:

@@ -77,15 +77,15 @@ def pack_records(
         if pc.struct_field(cells, "bytes").null_count > cells.null_count:
             raise UserError(f"{folder} gives images of `{name}` as paths; save the records with their bytes.")
     with intact(folder, "Make the records again, or delete its summary.json"):
-        card = dataset_card(folder, data, repo, records, dropped, license=license)
-        files: dict[str, Path | bytes] = {"README.md": card.text.encode(), **StageFolder.of(folder).files()}
+        card, pictures = dataset_card(folder, data, repo, records, dropped, license=license)
+        files: dict[str, Path | bytes] = {"README.md": card.encode(), **StageFolder.of(folder).files()}
     for path in (path for pattern in RECORD_FILES[:2] for path in sorted(data.glob(pattern))):
         name = path.relative_to(data).as_posix()
         try:
             files[name] = file_within(name, [data])
         except OSError as error:  # a link that a stranger put there
             raise UserError(f"{path} cannot be pushed: {error}.") from error
-    files |= card.pictures
+    files |= pictures
     return Parcel("dataset", files, RECORD_FILES)
 
 

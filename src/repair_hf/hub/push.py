@@ -208,10 +208,8 @@ def _one_line_errors(repo: str) -> Iterator[None]:
 def _http_error(repo: str, error: HfHubHTTPError) -> Exception:
     status, reason = error.response.status_code, without_secrets(error.server_message or _line(error))
     what = f"({status}: {reason})"
-    if status == 401:
-        return UserError(f"The Hub does not accept your token {what} {LOGIN}")
-    if status == 403:
-        return UserError(f"Your token may not write to {repo} {what} {LOGIN}")
+    if status in (401, 403):
+        return UserError(f"The Hub does not let your token write to {repo} {what} {LOGIN}")
     if status in (409, 412):
         return RunStopped(f"{repo} was changed by another push in the meantime {what} {AGAIN}")
     if status in PASSING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -29,18 +28,14 @@ SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_
 MADE_BY = {"retriever": "retriever that failed", "llm": "LLM", "editor": "image editor", "prompt_digest": "prompts"}
 
 
-@dataclass(frozen=True)
-class RecordsCard:
-    """The card's text, and its images by their path in the repository."""
-
-    text: str
-    pictures: dict[str, bytes]
-
-
 def dataset_card(
     folder: str | Path, data: str | Path, repo: str, records: Dataset, dropped: Dataset, *, license: str | None = None
-) -> RecordsCard:
-    """Write the card of the records in `data`: the `folder` of the synthesis, or one without source images."""
+) -> tuple[str, dict[str, bytes]]:
+    """Write the card of the records in `data`: the `folder` of the synthesis, or one without source images.
+
+    Returns:
+        Its text, and its images by their path in the repository.
+    """
     stage, title = StageFolder.of(folder), repo.split("/")[-1]
     samples, pictures = _samples(records)
     made_by = {name for column in ("llm", "editor") for name in records.unique(column)}
@@ -69,7 +64,7 @@ def dataset_card(
         "license": license,
         "people": sentences_for_card(stage.folder),
     }
-    return RecordsCard(render("dataset_card", header, values), pictures)
+    return render("dataset_card", header, values), pictures
 
 
 def _samples(records: Dataset) -> tuple[list[dict[str, str]], dict[str, bytes]]:

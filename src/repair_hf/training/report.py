@@ -14,14 +14,9 @@ import torch
 from transformers import DefaultFlowCallback, Trainer, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from repair_hf.training.batches import OneCaptionPerImage
-from repair_hf.training.fills import Anchors
-
 logger = logging.getLogger(__name__)
 
 ENOUGH = 0.5  # share of a direction's edits that a run should use; below it, a warning
-EPOCHS = (1, 2, 5, 10, 20)  # lengths of a run that are tried to find one that uses nearly all edits
-NEARLY_ALL = 0.95
 
 
 def plan(trainer: Any, steps: int | None = None) -> dict[str, Any]:
@@ -34,11 +29,17 @@ def plan(trainer: Any, steps: int | None = None) -> dict[str, Any]:
     fill, sampler, args = trainer.fill, trainer.sampler, trainer.args
     if steps is None:
         steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * sampler.batches)
-    seen, encoded = _Seen(fill), np.zeros(2)
+    encoded, firsts = np.zeros(2), (len(fill.pairs.images), len(fill))  # images and captions; the first edit of each
+    sizes = (first + len(table or ()) for first, table in zip(firsts, (fill.images, fill.texts), strict=True))
+    used = [np.zeros(size + 1, bool) for size in sizes]  # the last flag is that of row -1, none
     for epoch in range(math.ceil(steps / sampler.batches)):
         anchors = sampler.order(epoch)[: (steps - epoch * sampler.batches) * sampler.batch_size]
-        encoded += [count_distinct(rows, len(rows) // args.train_batch_size) for rows in seen.draw(epoch, anchors)]
-    planned = {
+        drawn = fill.draw(np.full(len(anchors), epoch), anchors)  # (n, S) each
+        encoded += [count_distinct(rows, len(rows) // args.train_batch_size) for rows in drawn]
+        for flags, rows in zip(used, drawn, strict=True):
+            flags[rows] = True
+    edits = (first + np.flatnonzero(flags[first:-1]) for first, flags in zip(firsts, used, strict=True))
+    return {
         "objective": getattr(trainer.objective, "loss", type(trainer.objective).__name__),
         "steps": steps,
         "pairs_per_step": sampler.batch_size,
@@ -46,48 +47,8 @@ def plan(trainer: Any, steps: int | None = None) -> dict[str, Any]:
         "texts_per_step": encoded[1] / steps,
         "fill": fill.report(),
         "edits_reachable": fill.edits_reachable(),
-        "samples_encoded": seen.samples(),
+        "samples_encoded": fill.samples(*edits),
     }
-    return planned | _longer(fill, sampler, planned, steps / sampler.batches)
-
-
-class _Seen:
-    """Which images and captions the epochs that were drawn so far encode."""
-
-    def __init__(self, fill: Anchors) -> None:
-        self.fill, self.firsts = fill, (len(fill.pairs.images), len(fill))
-        sizes = (first + len(table or ()) for first, table in zip(self.firsts, (fill.images, fill.texts), strict=True))
-        self.flags = [np.zeros(size + 1, bool) for size in sizes]  # the last flag is that of row -1, none
-
-    def draw(self, epoch: int, anchors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Draw the pairs of some anchors of an epoch: rows of images and of captions, (n, S) each."""
-        drawn = self.fill.draw(np.full(len(anchors), epoch), anchors)
-        for flags, rows in zip(self.flags, drawn, strict=True):
-            flags[rows] = True
-        return drawn
-
-    def samples(self) -> dict[str, int]:
-        """Count the synthetic samples by kind."""
-        new = [first + np.flatnonzero(flags[first:-1]) for first, flags in zip(self.firsts, self.flags, strict=True)]
-        return self.fill.samples(*new)
-
-
-def _longer(fill: Anchors, sampler: OneCaptionPerImage, planned: dict[str, Any], epochs: float) -> dict[str, Any]:
-    """Count the edits that a longer run would use, if the planned one leaves many out that can train."""
-    reach = planned["edits_reachable"]
-    wanted = {way: NEARLY_ALL * planned["fill"][f"edits_{way}"] * share for way, share in reach.items()}
-
-    def is_enough(used: dict[str, int]) -> bool:
-        return all(used[way] >= count for way, count in wanted.items())
-
-    if epochs >= EPOCHS[-1] or is_enough(planned["samples_encoded"]):
-        return {}
-    seen = _Seen(fill)
-    for epoch in range(1, EPOCHS[-1] + 1):
-        seen.draw(epoch - 1, sampler.order(epoch - 1))
-        if epoch in EPOCHS and epoch > epochs and is_enough(seen.samples()):
-            break
-    return {"longer_run": {"epochs": epoch} | {way: seen.samples()[way] for way in reach}}
 
 
 def count_distinct(rows: np.ndarray, n_batches: int) -> int:

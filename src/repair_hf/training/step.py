@@ -198,11 +198,25 @@ class PairObjective(Objective):
         cells = visible if self.loss in ("batch", "both") else visible & is_anchor & is_anchor[:, None]
         terms = {"loss_global": mean_over_pairs(self.per_pair(matrix, cells), cells)}
         if self.loss in ("grid", "both") and self.share:
-            in_grid, is_pair = anchors == anchors[:, None], visible.diagonal()
-            each = self.per_pair(matrix, visible & in_grid).where(is_pair & (in_grid.sum(1) > 1), 0.0)
-            sizes = (in_grid & is_pair).sum(1).clamp(min=1)  # (P,) pairs in each pair's grid
-            terms["loss_grid"] = (each / sizes).sum() / (is_anchor.sum() * self.share)
+            grids = grids_of(anchors)
+            rows, columns, own = grids[:, :, None], grids[:, None, :], grids >= 0
+            seen = visible[rows, columns] & own[:, :, None] & own[:, None, :]  # (A, S, S)
+            each = mean_over_pairs(self.per_pair(matrix[rows, columns], seen), seen)  # (A,)
+            terms["loss_grid"] = each.where(own.sum(1) > 1, 0.0).sum() / (len(grids) * self.share)
         return terms
+
+
+def grids_of(anchors: Tensor) -> Tensor:
+    """Return the grid of each anchor: its own place, then those of the pairs beside it, which follow it.
+
+    Shape:
+        anchors: (P,), see `Objective`. Returns (A, S); -1 where a grid has fewer than S pairs.
+    """
+    pairs = torch.arange(len(anchors), device=anchors.device)
+    is_anchor, slots = anchors == pairs, pairs - anchors
+    grids = pairs.new_full((int(is_anchor.sum()), int(slots.max()) + 1), -1)
+    grids[is_anchor.cumsum(0) - 1, slots] = pairs
+    return grids
 
 
 def check_parameters(objective: Objective, model: nn.Module) -> None:
@@ -242,31 +256,35 @@ def softmax_loss(matrix: Tensor, visible: Tensor) -> Tensor:
     A pair whose own cell is not visible has no loss; what is returned for it means nothing.
 
     Shape:
-        matrix, visible: (P, P). Returns (P,).
+        matrix, visible: (..., P, P). Returns (..., P).
 
     Example:
         >>> softmax_loss(torch.zeros(8, 8), torch.ones(8, 8, dtype=torch.bool)).mean()  # ln 8
         tensor(2.0794)
     """
     logits = matrix.masked_fill(~visible, torch.finfo(matrix.dtype).min)  # not -inf: a row may be all hidden
-    return (logits.logsumexp(1) + logits.logsumexp(0)) / 2 - matrix.diagonal()
+    return (logits.logsumexp(-1) + logits.logsumexp(-2)) / 2 - _diagonal(matrix)
 
 
 def sigmoid_loss(matrix: Tensor, visible: Tensor) -> Tensor:
     """Return SigLIP's loss of each image: is this a pair, for all its visible cells.
 
     Shape:
-        matrix, visible: (P, P), the bias added. Returns (P,).
+        matrix, visible: (..., P, P), the bias added. Returns (..., P).
 
     Example:
         >>> sigmoid_loss(torch.zeros(8, 8), torch.ones(8, 8, dtype=torch.bool)).mean()  # 8 ln 2
         tensor(5.5452)
     """
-    signs = 2 * torch.eye(len(matrix), device=matrix.device) - 1
-    return -F.logsigmoid(signs * matrix).masked_fill(~visible, 0.0).sum(1)
+    signs = 2 * torch.eye(matrix.shape[-1], device=matrix.device) - 1
+    return -F.logsigmoid(signs * matrix).masked_fill(~visible, 0.0).sum(-1)
 
 
 def mean_over_pairs(each: Tensor, visible: Tensor) -> Tensor:
-    """Average the losses of the pairs, (P,), whose own cell is visible: those that have an image and a caption."""
-    is_pair = visible.diagonal()
-    return each.where(is_pair, 0.0).sum() / is_pair.sum()
+    """Average the losses of the pairs, (..., P), whose own cell is visible: those that have an image and a caption."""
+    is_pair = _diagonal(visible)
+    return each.where(is_pair, 0.0).sum(-1) / is_pair.sum(-1)
+
+
+def _diagonal(matrix: Tensor) -> Tensor:
+    return matrix.diagonal(dim1=-2, dim2=-1)
