@@ -33,10 +33,10 @@ from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.synthesis.synthesize import synthesize
 from repair_hf.toyworld.captions import parse as parse_caption
 from repair_hf.toyworld.corpus import SEED, SPLITS, build_world, draw_scenes
-from repair_hf.toyworld.mistakes import unchanged
 from repair_hf.toyworld.renderer import read_scene
 from repair_hf.toyworld.scenes import ERROR_TYPES, Scene, differences, facts_of, holds, satisfy
 from repair_hf.toyworld.truth import scenes_of, share_shown
+from repair_hf.toyworld.variations import unchanged
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.finetune import train
 

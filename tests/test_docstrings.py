@@ -35,7 +35,6 @@ ELSEWHERE = ("push_to_hub", "load_parser")  # tests/hub pushes; spaCy's model is
 SHOWN = (  # outputs of other data
     "encoder.pixel_store.PixelStore",
     "evaluation.near_misses.load_near_misses",
-    "evaluation.toyworld.load_world",
 )
 
 

@@ -11,7 +11,7 @@ from repair_hf.records.answers import CRITERIA, read_items
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
 from repair_hf.study.products import Products
-from repair_hf.study.setting import Setting
+from repair_hf.study.setting import open_settings
 
 
 def test_a_page_answers_to_names_of_its_machine_alone():
@@ -23,10 +23,10 @@ def test_a_page_answers_to_names_of_its_machine_alone():
 
 def test_people_judge_the_records_of_a_study(inputs, tmp_path, capsys):
     options = StudyOptions(output=str(tmp_path), max_queries=2), StudyPairsOptions(pairs=inputs[1])
-    setting = Setting(*options, StudyLLMOptions(llm="world/oracle?rejects_good=0.6"), StudyEditorOptions())
-    (data,) = setting.datasets.values()
-    Products(setting).of(setting.methods["repair-i2t"], data)
-    folder = data.folder / "repair-i2t"
+    models = StudyLLMOptions(llm="world/oracle?rejects_good=0.6"), StudyEditorOptions()
+    (setting,) = open_settings(*options, *models)
+    Products(setting).of(setting.methods["repair-i2t"])
+    folder = setting.folder / "repair-i2t"
     kept, failures = len(load_records(str(folder))), len(load_dropped(str(folder)))
     capsys.readouterr()
     edits = dict.fromkeys(CRITERIA, True) | {"mode": None}

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from repair_hf.evaluation.benchmark_metrics import judge_winoground, sugarcrepe_metrics
 from repair_hf.evaluation.cases import Case, Cases, first_is_right
 from repair_hf.evaluation.judging import compositional_metrics, evaluate_compositional
 from repair_hf.evaluation.retrieval import evaluate_retrieval
-from repair_hf.evaluation.sugarcrepe import _metrics
-from repair_hf.evaluation.winoground import judge
 from tests.mining.embeddings import random_unit, unit
 
 REASON = "CLIP_benchmark and open_clip want torchvision: `make crosscheck` runs this in an environment of their own"
@@ -101,7 +100,7 @@ def test_caption_choice_is_clip_benchmarks_but_for_ties():
     batches = [(torch.from_numpy(images[:, :, None, None]), [[2 * case, 2 * case + 1] for case in range(50)])]
     theirs = image_caption_selection.evaluate(Given(texts), batches, torch.tensor, "cpu", amp=False)
     each = [Case(f"{k}", "swap_obj", (k,), (str(2 * k), str(2 * k + 1)), str(k)) for k in range(50)]
-    cases = Cases("sugarcrepe", each, images.view(Pictures), first_is_right, _metrics(["swap_obj"]))
+    cases = Cases("sugarcrepe", each, images.view(Pictures), first_is_right, sugarcrepe_metrics(["swap_obj"]))
     ours = compositional_metrics(evaluate_compositional(Given(texts), [cases], "given"), [cases])
     assert ours["sugarcrepe_n_ties"] == 3
     assert ours["sugarcrepe_swap_obj"] + 3 / 50 == pytest.approx(theirs["text_acc"], abs=1e-6)
@@ -113,7 +112,7 @@ def test_winogrounds_three_numbers_are_clip_benchmarks():
     batches = [(pixels, [[2 * case, 2 * case + 1] for case in range(40)])]
     theirs = image_caption_selection.evaluate(Given(texts), batches, torch.tensor, "cpu", amp=False)
     scores = np.einsum("cid,ctd->cit", images.reshape(40, 2, 4), texts.reshape(40, 2, 4))
-    ours = {name: (margin > 0).mean() for name, margin in judge(scores, None).items()}
+    ours = {name: (margin > 0).mean() for name, margin in judge_winoground(scores, None).items()}
     assert 0 < ours["group"] < ours["text"] < 1
     for name, their_name in (("text", "text_acc"), ("image", "image_acc"), ("group", "acc")):
         assert ours[name] == pytest.approx(theirs[their_name], abs=1e-6)

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,8 @@ from PIL import Image
 from repair_hf.cli.main import main
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.open_clip import write_open_clip
-from repair_hf.evaluation import sugarcrepe
+from repair_hf.evaluation import benchmarks
+from repair_hf.evaluation.benchmark_metrics import SUGARCREPE
 from repair_hf.evaluation.judging import compositional_metrics, evaluate_compositional
 from repair_hf.toyworld import captions, scenes
 from repair_hf.toyworld.renderer import render
@@ -103,7 +105,7 @@ def toy_world(tmp_path_factory) -> Path:
     cases["3"]["negative_caption"] = cases["3"]["caption"]  # a tie
     (folder / "val2017" / "captions.jsonl").write_text("\n".join(ours) + "\n")
     (folder / "captions.txt").write_text("\n".join(theirs) + "\n")
-    for category in sugarcrepe.SUGARCREPE:
+    for category in SUGARCREPE:
         (folder / f"{category}.json").write_text(json.dumps(cases))
     return folder
 
@@ -134,8 +136,9 @@ def test_clip_benchmarks_command_prints_our_numbers(toy_world, tmp_path, monkeyp
 
     words = f"--dataset sugar_crepe/swap_obj --dataset_root {toy_world} --task image_caption_selection"
     theirs = clip_benchmark(*shared, *words.split())
-    monkeypatch.setattr(sugarcrepe, "SUGARCREPE", dict.fromkeys(sugarcrepe.SUGARCREPE, PICTURES))
-    cases = sugarcrepe.load_sugarcrepe(toy_world, [toy_world / "val2017"])
+    whole = replace(benchmarks.BENCHMARKS["sugarcrepe"], published=PICTURES * len(SUGARCREPE))
+    monkeypatch.setitem(benchmarks.BENCHMARKS, "sugarcrepe", whole)
+    cases = benchmarks.load_benchmark("sugarcrepe", str(toy_world), [])
     encoder = DualEncoder.from_pretrained("world/base", device="cpu")
     found = compositional_metrics(evaluate_compositional(encoder, [cases], "base"), [cases])
     ours_with_tie = found["sugarcrepe_swap_obj"] + 1 / PICTURES  # they count the tie as right

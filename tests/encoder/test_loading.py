@@ -2,16 +2,91 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pickle
 import shutil
+from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.runtime.options import UserError
-from tests.encoder.broken_models import (
-    BROKEN,
-    weights,
-)
+
+WEIGHTS, CONFIG, TOKENS, PROCESSOR = "model.safetensors", "config.json", "tokenizer.json", "processor_config.json"
+
+
+class Attack:
+    def __reduce__(self):
+        return os.mkdir, ("attacked",)
+
+
+def weights(change):
+    def damage(folder: Path) -> None:
+        tensors = load_file(folder / WEIGHTS)
+        change(tensors)
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+    return damage
+
+
+def lose_ten(tensors) -> None:
+    for name in sorted(name for name in tensors if name.startswith("text_model.encoder"))[:10]:
+        del tensors[name]
+
+
+def cut(tensors) -> None:
+    tensors["text_projection.weight"] = tensors["text_projection.weight"][:5].clone()
+
+
+def write(name: str, content: bytes):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def halve(folder: Path) -> None:
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:5000])
+
+
+def drop(*names: str):
+    return lambda folder: [(folder / name).unlink() for name in names]
+
+
+def only(name: str, content: bytes, missing: str = CONFIG):
+    def damage(folder: Path) -> None:
+        (folder / missing).unlink()
+        (folder / name).write_bytes(content)
+
+    return damage
+
+
+def settings(name: str, part: str, value):
+    def damage(folder: Path) -> None:
+        found = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(found | {part: value}))
+
+    return damage
+
+
+BROKEN = [
+    (weights(lose_ten), "lacks 10 weights, such as text_model.encoder.layers.0.layer_norm1.bias, "),
+    (weights(cut), r"has 1 weights of other shapes .*text_projection.weight \(5, 16\) for \(8, 16\)"),
+    (halve, "its weights are damaged or cut short .* again"),
+    (write(WEIGHTS, b"garbage" * 99), "its weights are damaged or cut short"),
+    (only("pytorch_model.bin", pickle.dumps(Attack()), WEIGHTS), "pickle that is damaged or would run code. Give"),
+    (only("pytorch_model.bin", b"PK\x03\x04" * 99, WEIGHTS), "failed reading zip archive"),
+    (drop(WEIGHTS), "no file named model.safetensors.* Give a folder"),
+    (drop(CONFIG), "`model_type` key in its config.json. Give a folder"),
+    (write(CONFIG, b"[" * 100_000), "recursion depth.*Give a folder"),
+    (drop(TOKENS), r"lacks its tokenizer: the one found has 2 tokens, .* Add tokenizer.json: `AutoTokenizer"),
+    (write(TOKENS, b"\x00\xff"), "as the processor of a dual encoder: .* Give a folder"),
+    (settings(TOKENS, "model", {"type": "BPE"}), "lacks its tokenizer"),
+    (drop(PROCESSOR), "Can't load image processor"),
+    (settings(PROCESSOR, "image_processor", {"size": "x"}), "as the processor of a dual encoder"),
+    (write("adapter_config.json", b"{}"), "an adapter whose adapter_config.json names no base; add `base_model_name"),
+    (only("modules.json", b"[]"), r"a sentence-transformers model.* `repair-hf export triplets` \(modules.json is"),
+    (only("open_clip_config.json", b"{}"), "is an open_clip model; give its version for transformers"),
+]
 
 
 @pytest.mark.parametrize(("damage", "complaint"), BROKEN)

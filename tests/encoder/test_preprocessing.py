@@ -67,8 +67,11 @@ def test_cuts_captions_at_the_models_longest_and_counts_them(folder, caplog):
     assert longest == {"clip": 32, "siglip": 12}[AutoConfig.from_pretrained(folder).model_type]
     tokenizer.model_max_length = int(1e30)
     captions = [" ".join(["circle"] * n) for n in range(1, 60)] + ["circle" * 40, "é" * 12]
+    marks = [mark * n for mark in ("!", " q", "é") for n in range(longest - 4, longest + 2)]  # a token each
     wanted = sum(len(tokenizer(caption)["input_ids"]) > longest for caption in captions)
     assert 20 < report_captions(tokenizer, longest, captions) == wanted < 60
+    cut = sum(len(tokenizer(mark)["input_ids"]) > longest for mark in marks)
+    assert report_captions(tokenizer, longest, marks) == cut > 1
     assert f"{wanted} of 61 captions were truncated to {longest} tokens, the most that the model" in caplog.text
     caplog.clear()
     assert report_captions(tokenizer, longest, ["a red circle"] * 3) == 0 and not caplog.text

@@ -8,7 +8,8 @@ import pytest
 from benchmark_files import captioned
 
 from repair_hf.evaluation import judging
-from repair_hf.evaluation.compositional import CompositionalOptions, load_benchmarks
+from repair_hf.evaluation.benchmarks import load_benchmarks
+from repair_hf.evaluation.options import CompositionalOptions
 from repair_hf.evaluation.order import load_order, normalize
 from repair_hf.evaluation.words import load_tokenizer
 from repair_hf.runtime.options import PairsOptions, UserError
@@ -106,3 +107,20 @@ def test_a_missing_model_is_named_with_its_remedy(pairs):
     message = "`en_core_web_xxl` cannot be loaded .* python -m spacy download en_core_web_sm"
     with pytest.raises(UserError, match=message):
         load_benchmarks(options, pairs, PairsOptions(pairs="x"))
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        (dict(compositional=["aro"]), "takes order, .* got 'aro'"),
+        (dict(compositional=["sugarcrepe"]), "sugarcrepe=FOLDER"),
+        (dict(compositional=["order", "order=world"]), "names order twice"),
+        (dict(order_seeds=[1, 1]), "takes one or more different numbers from 0 to 4294967295, got .1, 1."),
+        (dict(compositional=["order=world"], order_seeds=[2**32]), "`order_seeds` takes .*, got .4294967296."),
+        (dict(order_seeds=[2]), "`order_seeds` .2. is for `compositional` order; give it"),
+        (dict(compositional=["order"], compositional_subset=True), "are for benchmarks of photographs"),
+    ],
+)
+def test_options_that_cannot_work_raise(named, message):
+    with pytest.raises(UserError, match=message):
+        CompositionalOptions(**named)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from repair_hf.evaluation import sugarcrepe
+from repair_hf.evaluation.benchmark_metrics import SUGARCREPE as COUNTS
+from repair_hf.evaluation.benchmarks import load_benchmark
 from repair_hf.pairs.annotations import read_annotations
 from repair_hf.pairs.problems import Problems
 from repair_hf.runtime.options import UserError
@@ -18,16 +19,16 @@ COCO_CAPTIONS = os.environ.get("REPAIR_HF_COCO_CAPTIONS")
 
 @pytest.mark.skipif(not SUGARCREPE, reason="set REPAIR_HF_SUGARCREPE to the folder of SugarCrepe's seven files")
 def test_sugarcrepe_has_its_published_cases(tmp_path):
-    files = {name: json.loads((Path(SUGARCREPE) / f"{name}.json").read_text()) for name in sugarcrepe.SUGARCREPE}
+    files = {name: json.loads((Path(SUGARCREPE) / f"{name}.json").read_text()) for name in COUNTS}
     photographs = {row["filename"] for rows in files.values() for row in rows.values()}
     with pytest.raises(UserError, match="has 7,511 cases, and 0 can be evaluated here; 1,560 photographs are missing"):
-        sugarcrepe.load_sugarcrepe(Path(SUGARCREPE), [tmp_path], subset=True)
+        load_benchmark("sugarcrepe", SUGARCREPE, [tmp_path], subset=True)
     for name in photographs:
         (tmp_path / name).touch()  # looked for, not opened
-    cases = sugarcrepe.load_sugarcrepe(Path(SUGARCREPE), [tmp_path])
+    cases = load_benchmark("sugarcrepe", SUGARCREPE, [tmp_path])
     sizes = cases.benchmark, len(cases), len(set(cases.case_ids)), len(cases.pictures)
     assert sizes == ("sugarcrepe", 7511, 7511, 1560)
-    assert Counter(cases.groups) == {name: len(rows) for name, rows in files.items()} == sugarcrepe.SUGARCREPE
+    assert Counter(cases.groups) == {name: len(rows) for name, rows in files.items()} == COUNTS
     for case_id, (true, wrong), photograph in zip(cases.case_ids, cases.caption, cases.picture_ids, strict=True):
         category, _, number = case_id.partition("/")
         row = files[category][number]

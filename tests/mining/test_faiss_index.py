@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from repair_hf.mining.faiss_index import Index, rank_by_index
-from repair_hf.mining.false_positives import annotated_positives, find_false_positives, mine_false_positives
+from repair_hf.mining.false_positives import find_false_positives, mine_false_positives
 from repair_hf.mining.ranking import rank_both_ways
-from repair_hf.pairs.truth import Truth
+from repair_hf.pairs.truth import Truth, wordings
 from tests.mining.embeddings import COLLECTIONS, planted
 
 EVERYTHING = 16.0  # effort
@@ -56,7 +56,7 @@ def test_scores_and_exclusions_are_those_of_exact_mining():
     images, texts, own = planted(np.random.default_rng(3), 1.0, n_images=60, n_texts=200)
     words = [f"caption {place % 150}" for place in range(200)]
     sizes = {"k_mine": 100, "d_i2t": 3, "d_t2i": 3}
-    positives = annotated_positives(own, 60, words)
+    positives = Truth.annotated(own, 60, wording=wordings(words))
     found, recall = find_false_positives(images, texts, positives, index=Index("ivf", EVERYTHING), **sizes)
     assert found.to_list() == mine_false_positives(images, texts, own, **sizes, same_text_is_positive=words).to_list()
     assert recall == {"i2t": 1.0, "t2i": 1.0}

@@ -5,14 +5,13 @@ import pytest
 
 from repair_hf.mining import false_positives
 from repair_hf.mining.false_positives import (
-    annotated_positives,
     draw_queries,
     find_false_positives,
     mine_false_positives,
     summarize,
 )
 from repair_hf.mining.ranking import rank_both_ways
-from repair_hf.pairs.truth import Truth
+from repair_hf.pairs.truth import Truth, wordings
 from repair_hf.runtime.options import UserError
 from tests.mining.embeddings import planted
 
@@ -54,7 +53,7 @@ def test_equal_captions_are_no_false_positives_of_each_other():
     assert equal["t2i", 2] == (2, 1)
     assert annotated["i2t", 0] == (2, 2)
     assert equal["i2t", 0][0] != 2
-    assert annotated_positives(owner, 3, captions).beyond_annotation == 2
+    assert Truth.annotated(owner, 3, wording=wordings(captions)).beyond_annotation == 2
     few = mine_false_positives(images, texts, owner, d_i2t=5, d_t2i=5)  # there are fewer wrong answers
     assert few["q"][:] == [0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 0, 1, 1, 2, 2, 2]
 
@@ -74,10 +73,8 @@ def test_refuses(embeddings, options, message):
 
 @pytest.mark.parametrize(("d_i2t", "d_t2i"), [(3, 1), (0, 2), (2, 0)])
 def test_drawn_queries_have_the_rows_that_they_have_among_all(embeddings, d_i2t, d_t2i):
-    """Image 0 and caption 3 answer nothing wrong, so they are never drawn."""
     images, texts, own = embeddings
-    looks = np.arange(12)
-    positives = annotated_positives(own, 12, [f"{place}" for place in range(30)], looks)
+    positives = Truth.annotated(own, 12)
     sizes = {"d_i2t": d_i2t, "d_t2i": d_t2i}
     everything, _ = find_false_positives(images, texts, positives, k_mine=100, **sizes)
     for seed in range(5):
@@ -90,15 +87,19 @@ def test_drawn_queries_have_the_rows_that_they_have_among_all(embeddings, d_i2t,
     assert len(draw_queries(positives, own, 1000, **sizes)["t2i"]) == 30 * (d_t2i > 0)
 
 
-def test_a_query_without_a_wrong_answer_is_not_drawn():
-    """All captions have one text but for caption 2, so images 0 and 1 have one wrong answer and caption 0 has one."""
-    positives = annotated_positives(np.array([0, 1, 2]), 3, ["same", "same", "other"], np.array([0, 0, 0]))
-    queries = draw_queries(positives, np.arange(3), 3, d_i2t=1, d_t2i=1)
-    assert {direction: rows.tolist() for direction, rows in queries.items()} == {"i2t": [], "t2i": []}
-    positives = annotated_positives(np.array([0, 1, 2]), 3, ["same"] * 3)
-    assert draw_queries(positives, np.arange(3), 3, d_i2t=1, d_t2i=1)["i2t"].tolist() == []
-    positives = annotated_positives(np.array([0, 0, 1]), 2, ["a", "a", "b"])
-    assert draw_queries(positives, np.array([0, 0, 1]), 1, d_i2t=1, d_t2i=1, seed=1)["t2i"].size == 1
+@pytest.mark.parametrize(
+    ("own", "words", "looks", "drawn"),
+    [
+        ([0, 1, 2], "sso", [0, 0, 0], {"i2t": 0, "t2i": 0}),  # images of one look: all captions answer all of them
+        ([0, 1, 2], "sss", None, {"i2t": 0, "t2i": 0}),
+        ([0, 0, 1], "aab", None, {"i2t": 1, "t2i": 1}),
+    ],
+)
+def test_a_query_without_a_wrong_answer_is_not_drawn(own, words, looks, drawn):
+    own = np.array(own)
+    positives = Truth.annotated(own, own.max() + 1, wording=wordings(words), image_class=looks and np.array(looks))
+    queries = draw_queries(positives, own, 1, d_i2t=1, d_t2i=1, seed=1)
+    assert {direction: len(rows) for direction, rows in queries.items()} == drawn
 
 
 def test_table_counts_queries_not_rows():

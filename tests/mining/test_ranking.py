@@ -93,23 +93,12 @@ def test_screens_in_what_is_faster_on_this_machine_and_these_vectors(seconds_of_
     assert [dtype for dtype, _ in seen] == [wanted]
 
 
-def test_bfloat16_alone_would_misorder():
-    """So the tests above, which screen in bfloat16, show that exact scores are needed."""
-    images, texts, _ = COLLECTIONS["cone"](np.random.default_rng(1))
-    exact = images.astype(np.float64) @ texts.astype(np.float64).T
-    screened = (torch.from_numpy(images).bfloat16() @ torch.from_numpy(texts).bfloat16().T).float().numpy()
-    assert (exact.argmax(axis=1) != screened.argmax(axis=1)).mean() > 0.9
-
-
 @pytest.mark.parametrize("n_texts", [1, 6])
-def test_a_single_image(n_texts):
+def test_a_single_image_has_no_wrong_answer(n_texts):
     images, texts = random_unit(np.random.default_rng(0), 1), random_unit(np.random.default_rng(1), n_texts)
-    i2t, t2i = rank_both_ways(
-        images, texts, Truth.annotated(np.zeros(n_texts, int), 1), fps_of_image=3, fps_of_caption=3
-    )
-    assert i2t.gt_rank.tolist() == [1] and t2i.gt_rank.tolist() == [1] * n_texts
-    assert (i2t.fp == -1).all() and (t2i.fp == -1).all()
-    assert i2t.gt[0] == (texts.astype(np.float64) @ images[0].astype(np.float64)).astype(np.float32).argmax()
+    positives = Truth.annotated(np.zeros(n_texts, int), 1)
+    for found in rank_both_ways(images, texts, positives, fps_of_image=3, fps_of_caption=3):
+        assert (found.gt_rank == 1).all() and (found.fp == -1).all()
 
 
 def products() -> list[str]:

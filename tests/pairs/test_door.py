@@ -16,7 +16,7 @@ import pytest
 from datasets import Dataset, Features, Image, Value, load_from_disk
 
 from repair_hf.cli.main import main
-from repair_hf.evaluation.winoground import load_winoground
+from repair_hf.evaluation.benchmarks import load_benchmark
 from repair_hf.pairs.cells import OutsideFolder, misplaced
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.pairs.rows import image_files
@@ -227,4 +227,4 @@ def test_benchmarks_too(path_of, tmp_path, way):
     columns = {"image_0": cells, "image_1": cells, "caption_0": ["a"], "caption_1": ["b"]}
     pq.write_table(table_of(columns, features), tmp_path / "data" / "test.parquet")
     with pytest.raises(UserError, match="1 images of `image_0` cannot be used"):
-        load_winoground(str(tmp_path / "data"), [], subset=True)
+        load_benchmark("winoground", str(tmp_path / "data"), [], subset=True)

@@ -8,14 +8,19 @@ import numpy as np
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
 from repair_hf.study.plan import Plan
 from repair_hf.study.results import Cell, Row
-from repair_hf.study.setting import Setting
+from repair_hf.study.setting import Setting, open_settings
 
 IMAGES, CAPTIONS = 6, 12
 
 
-def setting(*, pairs: str | None = None, llm: Any = None, editor: Any = None, **options: Any) -> Setting:
+def settings_of(*, pairs: str | None = None, llm: Any = None, editor: Any = None, **options: Any) -> list[Setting]:
     models = llm or StudyLLMOptions(), editor or StudyEditorOptions()
-    return Setting(StudyOptions(**{"size": "tiny"} | options), StudyPairsOptions(pairs), *models)
+    return open_settings(StudyOptions(**{"size": "tiny"} | options), StudyPairsOptions(pairs), *models)
+
+
+def setting(**options: Any) -> Setting:
+    (found,) = settings_of(**options)
+    return found
 
 
 def row(cell: Cell, good: float = 0.5, *, twice: float = 1.0, **values: Any) -> Row:

@@ -18,9 +18,8 @@ def prices(pairs_folder) -> Prices:
     found = setting(size=None, pairs=str(pairs_folder), model="me/clip", swaps={"other": {"editor": "a/pix2pix"}})
     models = Models(LLMOptions("gemini/gemini-2.5-flash"), EditorOptions("black-forest-labs/FLUX.2-klein-9B"))
     found.models = {None: models, "other": models._replace(editor=EditorOptions("timbrooks/instruct-pix2pix"))}
-    (data,) = found.datasets.values()
-    data.pairs_options.split = "all"
-    one = Prices(found, data)
+    found.pairs_options.split = "all"
+    one = Prices(found)
     one.images, one.captions = 29_000, 145_000
     return one
 
@@ -78,11 +77,11 @@ def test_what_methods_share_counts_once(prices):
 
 def test_limits_of_mining_and_prompts_count(prices):
     before = asked(prices, "repair").prompt_tokens
-    prices.data.max_queries = 1000
+    prices.setting.max_queries = 1000
     assert counts(prices, "repair") == (5 * 5000 + 2 * 1000, 3000)
-    prices.data.max_queries = None
+    prices.setting.max_queries = None
     models = prices.setting.models[None]
     prices.setting.models = {None: models._replace(llm=replace(models.llm, domain_notes="Brand and size decide."))}
-    one = Prices(prices.setting, prices.data)
+    one = Prices(prices.setting)
     one.images, one.captions = prices.images, prices.captions
     assert asked(one, "repair").prompt_tokens > before

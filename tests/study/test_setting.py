@@ -6,21 +6,17 @@ import pytest
 
 from repair_hf.runtime.options import UserError
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions
+from repair_hf.study.run import lacking
 from repair_hf.toyworld.corpus import build_world
-from tests.study.made_rows import setting
+from tests.study.made_rows import setting, settings_of
 
 URL = "http://127.0.0.1:9/v1"
-
-
-def lacking(found) -> dict[str, list[str]]:
-    (data,) = found.datasets.values()
-    return {name: lacks for name, method in found.methods.items() if (lacks := found.lacks(method, data))}
 
 
 def test_the_toy_world_has_the_means_for_all_methods(tmp_path):
     build_world(tmp_path / "world", splits={"train": 2})
     for found in (setting(), setting(size=None, pairs=str(tmp_path / "world"))):
-        assert not lacking(found) and found.spacy_model == "world"
+        assert not lacking([found]) and found.spacy_model == "world"
 
 
 def test_photographs_have_the_means_for_what_asks_nobody_and_no_more(tmp_path):
@@ -28,12 +24,12 @@ def test_photographs_have_the_means_for_what_asks_nobody_and_no_more(tmp_path):
     own = {"size": None, "pairs": str(tmp_path), "model": "me/clip"}
     found = setting(**own)
     assert found.spacy_model == "en_core_web_sm"
-    assert set(found.methods) - set(lacking(found)) == {"vanilla", "negclip", "simclr"}
-    assert (lacking(found)["laclip"], lacking(found)["stablerep"]) == (["llm"], ["editor"])
+    assert set(found.methods) - set(lacking([found])) == {"vanilla", "negclip", "simclr"}
+    assert (lacking([found])["laclip"], lacking([found])["stablerep"]) == (["llm"], ["editor"])
     asked = setting(**own, llm=StudyLLMOptions("openai/gpt-4o"))
-    assert "repair-i2t" not in lacking(asked) and lacking(asked)["repair"] == ["editor"]
+    assert "repair-i2t" not in lacking([asked]) and lacking([asked])["repair"] == ["editor"]
     given = setting(**own, records=["some/records"])
-    assert {"repair", "repair-paper", "wo-repair"}.isdisjoint(lacking(given)) and "wo-qc" in lacking(given)
+    assert {"repair", "repair-paper", "wo-repair"}.isdisjoint(lacking([given])) and "wo-qc" in lacking([given])
     with pytest.raises(UserError, match="`model` world/base knows the toy world alone"):
         setting(size=None, pairs=str(tmp_path))
 
@@ -41,7 +37,7 @@ def test_photographs_have_the_means_for_what_asks_nobody_and_no_more(tmp_path):
 def test_what_decides_a_method_is_what_it_uses():
     def deciding(name: str, **options):
         found = setting(**options)
-        return found.deciding(found.methods[name], found.datasets["tiny"])
+        return found.deciding(found.methods[name])
 
     for name, options, decides in (
         ("laclip", {"editor": StudyEditorOptions("world/erring")}, False),
@@ -71,7 +67,7 @@ def test_a_swap_differs_in_what_it_names_and_another_provider_is_not_sought_at_t
     assert one.editor == own.editor and other.llm == own.llm
     assert one.llm == replace(own.llm, llm=id, llm_base_url=asked_at)
     assert other.editor == replace(own.editor, editor=id, editor_base_url=asked_at, editor_steps=100)
-    assert found.models[found.methods["other-editor"].swap] == other
+    assert found.models_of("other-editor") == other and found.models_of("repair") == own
 
 
 @pytest.mark.parametrize(
@@ -92,15 +88,15 @@ def test_a_swap_differs_in_what_it_names_and_another_provider_is_not_sought_at_t
 )
 def test_what_cannot_be_made_is_named(options, says):
     with pytest.raises(UserError, match=says):
-        setting(**options)
+        settings_of(**options)
 
 
 def test_a_dataset_has_options_of_its_own():
     sets = {"one": {"size": "small"}, "two": {"pairs": "x", "size": None, "model": "me/clip", "with_restval": False}}
-    found = setting(datasets=sets, paper="coco30k").datasets
-    assert [data.size.batch_size for data in found.values()] == [128, 128]
-    assert [(data.options.model, data.options.paper) for data in found.values()] == [
+    found = settings_of(datasets=sets, paper="coco30k")
+    assert [each.size.batch_size for each in found] == [128, 128]
+    assert [(each.options.model, each.options.paper) for each in found] == [
         ("world/base", "coco30k"),
         ("me/clip", "coco30k"),
     ]
-    assert found["two"].pairs_options.pairs == "x" and found["one"].pairs_options.pairs == "runs/study/one/world"
+    assert [each.pairs_options.pairs for each in found] == ["runs/study/one/world", "x"]

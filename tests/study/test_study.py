@@ -1,6 +1,7 @@
 """A tiny study end to end, twice; its table elsewhere; what makes a kept row invalid; every arm's mask."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -97,31 +98,29 @@ def test_the_table_needs_the_file_of_results_alone_and_no_key(tiny, tmp_path, ca
 
 def test_rows_from_other_data_are_an_error(tiny, tmp_path, capsys):
     """The same captions in another order are other data."""
-    words = ["--size", "tiny", "--seeds", "1", "--methods", "vanilla", "--output", str(tmp_path)]
-    study(*words, "--results", str(tmp_path / "kept.parquet"))
-    captions = tmp_path / "tiny" / "world" / "captions.jsonl"
+    captions = shutil.copytree(tiny[0] / "tiny" / "world", tmp_path / "tiny" / "world") / "captions.jsonl"
     captions.write_text("\n".join(reversed(captions.read_text().splitlines())) + "\n")
-    assert main(["study", *words, "--results", str(tmp_path / "kept.parquet")]) == 2
+    assert main(["study", *TINY, "--results", str(tiny[0] / "results.parquet"), "--output", str(tmp_path)]) == 2
     assert "from other data or records" in capsys.readouterr().err
 
 
 def test_every_arm_masks_what_is_known_to_match(tiny):
     """Two captions are worded alike: each fits the other's image, for plain training, repair and baselines alike."""
     found = setting(output=str(tiny[0]))
-    data, products = found.datasets["tiny"], Products(found)
-    captions = data.pairs.captions["caption"][:]
+    products, pairs = Products(found), found.pairs
+    captions = pairs.captions["caption"][:]
     one, other = next(
         (a, b)
         for a in range(len(captions))
         for b in range(a)
-        if captions[a] == captions[b] and data.pairs.caption_image[a] != data.pairs.caption_image[b]
+        if captions[a] == captions[b] and pairs.caption_image[a] != pairs.caption_image[b]
     )
     for name in ("vanilla", "simclr", "laclip", "repair-i2t", "repair", "wo-repair", "hard-neg-only"):
         method = found.methods[name]
-        made = products.of(method, data)
+        made = products.of(method)
         config = RepairConfig("x", fill=method.fill or None, loss=method.loss)
-        truth = fill_for(method, made, data, config).truth
-        image = torch.tensor([data.pairs.caption_image[other]])
+        truth = fill_for(method, made, found, config).truth
+        image = torch.tensor([pairs.caption_image[other]])
         assert truth.known(image, torch.tensor([one])).item(), name
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from repair_hf.study.differences import BOTH, T, Z, differences, images_of, query_values
-from repair_hf.study.plan import SCORED
+from repair_hf.study.plan import SCORED, Plan
 from repair_hf.study.results import BASE, Cell
 from repair_hf.study.tables import labels, tables_of
-from tests.study.made_rows import CAPTIONS, IMAGES, Found, plan, row
+from tests.study.made_rows import CAPTIONS, IMAGES, Found, plan, row, settings_of
 
 BASE_ROW = row(Cell("tiny", BASE, "test"), 0.25)
 
@@ -73,16 +73,18 @@ def test_arms_are_named_by_what_differs():
         "repair, both, weight 0.5, samples=3", "repair, both, weight 2, all", "repair, both, weight 2, samples=3",
         "simclr",
     ]  # fmt: skip
-    sets = {"one": {}, "two": {}}
-    assert list(labels(plan([], Found(lambda cell: 0.5), datasets=sets).arms())) == [
-        "vanilla on one",
-        "vanilla on two",
-    ]
+    sets = settings_of(datasets={"one": {"paper": "flickr30k"}, "two": {}})
+    plans = [Plan(each, [], Found(lambda cell: 0.5)) for each in sets]
+    assert list(labels([arm for one in plans for arm in one.arms()])) == ["vanilla on one", "vanilla on two"]
+    table = {each.name: each.table for each in tables_of(plans)}["retrieval"].set_index("method")
+    assert table["paper: I2T R@1"].to_dict() == {
+        "base on one": "–", "base on two": "–", "vanilla on one": "87.87", "vanilla on two": "–"
+    }  # fmt: skip
 
 
 def test_the_tables_have_a_row_of_each_arm_and_of_plain_training_of_each_length():
     one = plan(["laclip", "repair"], Found(lambda cell: 0.5, {"repair": 2.0}), seeds=2, paper="coco30k")
-    found = {each.name: each for each in tables_of(one)}
+    found = {each.name: each for each in tables_of([one])}
     table = found["summary"].table.set_index("method")
     assert list(table.index) == ["base", "vanilla", "laclip", "repair", "vanilla, 0.4 epochs"]
     assert table.loc["repair", ["samples", "LLM calls", "images"]].tolist() == ["8", "40", "4"]
@@ -98,8 +100,8 @@ def test_the_tables_have_a_row_of_each_arm_and_of_plain_training_of_each_length(
 def test_what_is_not_trained_is_named():
     known = Found(lambda cell: 0.5)
     one = plan(["laclip", "repair"], lambda cell: None if cell.method == "repair" else known(cell), seeds=1)
-    one.left_out["tiny", "laclip"] = "no caption could be rewritten"
-    found = {each.name: each for each in tables_of(one)}
+    one.left_out["laclip"] = "no caption could be rewritten"
+    found = {each.name: each for each in tables_of([one])}
     assert "`laclip on tiny`: no caption could be rewritten." in found["left_out"].note
     assert "1 cells or more, such as tiny--repair" in found["left_out"].note
     assert "repair" not in found["summary"].table["method"].tolist()
@@ -109,7 +111,7 @@ def test_a_share_of_the_data_costs_its_share():
     known = Found(lambda cell: 0.5)
     cell = Cell("tiny", "laclip", "test", 0, 1e-4, 0.2, "", "batch", 0.0, "samples=4")
     known.rows[cell] = row(cell, 0.5, share=0.5)
-    found = {each.name: each for each in tables_of(plan(["laclip"], known, seeds=1, budgets=["samples=4"]))}
+    found = {each.name: each for each in tables_of([plan(["laclip"], known, seeds=1, budgets=["samples=4"])])}
     cost = found["cost"].table.set_index("method").loc["laclip"]
     assert cost[["samples", "LLM calls", "images", "dollars"]].tolist() == ["4", "20", "2", "0.25"]
 
@@ -125,7 +127,7 @@ def test_the_rule_leaves_out_what_costs_r1_and_ties_what_cannot_be_told_apart():
         return row(cell, **ranks, near_i2t=bits[0], near_t2i=bits[1])
 
     one = plan(["repair"], find, losses=list(near), seeds=2)
-    (found,) = [each.table for each in tables_of(one) if each.name == "default"]
+    (found,) = [each.table for each in tables_of([one]) if each.name == "default"]
     verdicts = dict(zip(found["repair"], found["verdict"], strict=True))
     assert verdicts == {
         "repair, both, weight 1": "best",

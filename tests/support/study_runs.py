@@ -5,7 +5,7 @@ from io import StringIO
 from pathlib import Path
 
 from repair_hf.cli.main import main
-from repair_hf.study.methods.method import Maker
+from repair_hf.study.methods.context import Maker
 from repair_hf.study.methods.registry import load_methods
 
 # LLM calls and images per sample: the paper's arithmetic, measured with our counters.
@@ -18,7 +18,8 @@ PER_SAMPLE = {
 
 def load_makers() -> dict[str, Maker]:
     """Return the makers of all baselines by name."""
-    return {maker.name: maker for method in load_methods().values() for maker in method.parts.values()}
+    parts = [part for method in load_methods().values() for part in method.parts.values()]
+    return {part.name: part for part in parts if isinstance(part, Maker)}
 
 
 def study(*words: str) -> str:

@@ -1,6 +1,7 @@
 """The world on disk: loads like any folder, with captions as its domain has them, left alone when whole."""
 
 import json
+import random
 import shutil
 from collections import Counter
 
@@ -11,6 +12,7 @@ from repair_hf.runtime.run_folder import digest
 from repair_hf.toyworld import captions, renderer, scenes
 from repair_hf.toyworld.corpus import build_world, draw_scenes
 from repair_hf.toyworld.domains import DOMAINS
+from repair_hf.toyworld.truth import SceneTable
 
 SMALL = {"train": 6, "validation": 2, "test": 3}
 
@@ -84,3 +86,14 @@ def test_captions_of_another_world_or_of_somebody_are_left_alone(tmp_path, pairs
         with pytest.raises(UserError, match=says):
             build_world(folder, splits=SMALL, seed=1)
         assert (folder / "captions.jsonl").read_text() == before
+
+
+def test_a_table_compares_a_caption_with_many_scenes_at_once():
+    rng, found = random.Random(0), 0
+    drawn = [scenes.sample(rng) for _ in range(60)]
+    table = SceneTable(drawn)
+    for facts in (captions.parse(captions.write(scene, rng)) for scene in drawn for _ in range(5)):
+        holds = [scenes.holds(facts, scene) for scene in drawn]
+        assert table.matches(facts).tolist() == holds
+        found += sum(holds)
+    assert found > 300

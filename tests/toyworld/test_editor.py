@@ -10,9 +10,13 @@ from repair_hf.llm.prompts import Drawing, fit_instruction
 from repair_hf.toyworld import captions, renderer, scenes
 from repair_hf.toyworld.editor import WorldEditor
 from repair_hf.toyworld.errors import ALIKE
-from repair_hf.toyworld.instructions import image_instruction
+from repair_hf.toyworld.instructions import scene_instruction
 
 COUNT, CANDIDATES = 250, 3
+
+
+def image_instruction(query: str, source: scenes.Scene) -> str:
+    return scene_instruction(source, scenes.satisfy(captions.parse(query), source))
 
 
 @pytest.fixture(scope="module")

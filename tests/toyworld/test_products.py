@@ -21,7 +21,6 @@ from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.pairs.images import open_cell
 from repair_hf.runtime.run_folder import digest
 from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.products import make_samples
 from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.toyworld import captions, oracle, renderer
 from repair_hf.toyworld.corpus import draw_scenes
@@ -56,8 +55,8 @@ def make(name: str, pairs: Pairs, encoder: DualEncoder, folder: Path) -> list[di
     with Ledger(folder / "ledger.sqlite") as ledger:
         chat = ChatModel(oracle.MODEL, ledger=ledger, provider=oracle.provider("world/erring"))
         if name != "repair":
-            context = MakerContext(pairs, encoder, chat, WorldEditor("world/erring"), spacy_model="world")
-            return asyncio.run(make_samples(MAKERS[name], context))
+            editor = WorldEditor("world/erring")
+            return asyncio.run(MakerContext(MAKERS[name], pairs, encoder, chat, editor, spacy_model="world").run())
         failures = mine_false_positives(*encoder.embed_pairs(pairs), pairs.caption_image, d_i2t=1)
         records, _ = Synthesizer(pairs, encoder, chat, WorldEditor("world/erring")).run(failures, folder)
         return list(records.cast_column("edit_image", Image(decode=False)))

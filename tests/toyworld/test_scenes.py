@@ -34,10 +34,6 @@ def test_a_thing_that_the_picture_lacks_is_a_hallucination():
     assert [gap.kind for gap in scenes.differences(facts, lonely)] == ["Hallucination"]
 
 
-def test_the_layout_is_not_compared():
-    assert Scene(SCENE.subject, SCENE.other, "left", "day", layout=99) == SCENE
-
-
 def test_sampled_things_can_always_be_told_apart():
     rng = random.Random(0)
     drawn = [scenes.sample(rng) for _ in range(3000)]

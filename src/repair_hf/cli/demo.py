@@ -18,8 +18,7 @@ from typing import Any, Literal
 from repair_hf.cli.evaluate import TestPairsOptions
 from repair_hf.cli.subcommands import perform, print_table
 from repair_hf.cli.world import BuildOptions
-from repair_hf.evaluation.compositional import CompositionalOptions
-from repair_hf.evaluation.options import EvaluateOptions
+from repair_hf.evaluation.options import CompositionalOptions, EvaluateOptions
 from repair_hf.mining.options import MiningOptions
 from repair_hf.runtime.files import read_json
 from repair_hf.runtime.locks import one_writer

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from repair_hf.cli.subcommands import print_table
-from repair_hf.evaluation.compositional import CompositionalOptions
-from repair_hf.evaluation.options import EvaluateOptions
+from repair_hf.evaluation.options import CompositionalOptions, EvaluateOptions
 from repair_hf.runtime.options import PairsOptions, StageOptions, opt
 
 EPILOG = """examples:
   repair-hf evaluate world/base --pairs runs/world --output runs/evaluate
-  repair-hf evaluate world/base runs/train --pairs runs/world --compositional world --output runs/compare
+  repair-hf evaluate world/base runs/train --pairs runs/world --near-misses runs/near-misses --output runs/compare
   repair-hf evaluate openai/clip-vit-base-patch32 --pairs me/my-dataset --split test --output runs/evaluate"""
 
 

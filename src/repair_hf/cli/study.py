@@ -60,17 +60,17 @@ def _part_of_limits(llm: StudyLLMOptions, processes: int) -> StudyLLMOptions:
 
 def _study(options: StudyOptions, pairs: StudyPairsOptions, llm: StudyLLMOptions, editor: StudyEditorOptions) -> None:
     from repair_hf.study.run import check, chosen, in_words, lacking, run_cells
-    from repair_hf.study.setting import Setting
+    from repair_hf.study.setting import open_settings
     from repair_hf.study.tables import COSTS
 
-    setting = Setting(options, pairs, llm, editor)
-    wanted, missing = chosen(setting), lacking(setting)
+    settings = open_settings(options, pairs, llm, editor)
+    wanted, missing = chosen(settings), lacking(settings)
     if missing and not (options.methods or options.records):
         print("left out: " + ", ".join(f"{name} (needs {in_words(lacks)})" for name, lacks in missing.items()))
     if options.dry_run:
-        check(setting, wanted)
-        return _print_price(setting, wanted)
-    sections = run_cells(setting, wanted, tell=partial(print, flush=True))
+        check(settings, wanted)
+        return _print_price(settings, wanted)
+    sections = run_cells(settings, wanted, tell=partial(print, flush=True))
     for section in sections:
         if section.name == "left_out":
             print(f"{section.title}: {section.note}")
@@ -81,22 +81,22 @@ def _study(options: StudyOptions, pairs: StudyPairsOptions, llm: StudyLLMOptions
             print(f"\n{section.title}")
             print_table(heads, section.table[heads].to_numpy().tolist())
             print(section.note)
-    print(f"\n-> {setting.output / 'study.md'}")
+    print(f"\n-> {settings[0].output / 'study.md'}")
 
 
-def _print_price(setting: Any, wanted: Sequence[str]) -> None:
+def _print_price(settings: Sequence[Any], wanted: Sequence[str]) -> None:
     from repair_hf.study.prices import HEADS, Prices, price_notes, price_table
 
     items: list[Any] = []
-    for data in setting.datasets.values():
-        prices = Prices(setting, data)
+    for setting in settings:
+        prices = Prices(setting)
         rows, more = price_table(prices, wanted)
         items += more
         batch = " of the batch API" if setting.models[None].llm.batch else ""
-        print(f"\nEstimated calls and cost: {data.name}, {prices.images:,} images, {prices.captions:,} captions")
+        print(f"\nEstimated calls and cost: {setting.name}, {prices.images:,} images, {prices.captions:,} captions")
         print_table(HEADS, rows)
     print(
         "Calls: at most, as if every failure passed the audit, for each method alone; all together counts shared "
         f"calls once. Dollars: list prices{batch}; local models cost time only."
     )
-    print("\n".join(price_notes(setting, wanted, items)))
+    print("\n".join(price_notes(settings, wanted, items)))

@@ -38,27 +38,24 @@ BYTE = 1 / 255
 LEGACY_EOS = 2  # in a configuration it means: the end token has the highest id
 USUAL_EPS = 1e-5
 
-NAMES = {
-    "logit_scale": "logit_scale",
-    "vision_model.embeddings.class_embedding": "visual.class_embedding",
-    "vision_model.embeddings.patch_embedding.weight": "visual.conv1.weight",
+RENAMED = {  # parts of a weight's name, one after the other
     "vision_model.embeddings.position_embedding.weight": "visual.positional_embedding",
-    "vision_model.pre_layrnorm": "visual.ln_pre",
-    "vision_model.post_layernorm": "visual.ln_post",
-    "text_model.embeddings.token_embedding.weight": "token_embedding.weight",
     "text_model.embeddings.position_embedding.weight": "positional_embedding",
-    "text_model.final_layer_norm": "ln_final",
-}
-BLOCK_NAMES = {
-    "layer_norm1": "ln_1",
-    "self_attn.out_proj": "attn.out_proj",
-    "layer_norm2": "ln_2",
-    "mlp.fc1": "mlp.c_fc",
-    "mlp.fc2": "mlp.c_proj",
-}
-BLOCKS = {
+    "vision_model.embeddings.patch_embedding": "visual.conv1",
+    "vision_model.embeddings": "visual",
+    "text_model.embeddings.": "",
     "vision_model.encoder.layers": "visual.transformer.resblocks",
     "text_model.encoder.layers": "transformer.resblocks",
+    "vision_model.pre_layrnorm": "visual.ln_pre",
+    "vision_model.post_layernorm": "visual.ln_post",
+    "text_model.final_layer_norm": "ln_final",
+    "layer_norm1": "ln_1",
+    "layer_norm2": "ln_2",
+    "self_attn.out_proj": "attn.out_proj",
+    "mlp.fc1": "mlp.c_fc",
+    "mlp.fc2": "mlp.c_proj",
+    "visual_projection.weight": "visual.proj",
+    "text_projection.weight": "text_projection",
 }
 
 
@@ -130,30 +127,20 @@ def open_clip_config(encoder: DualEncoder, name: str) -> dict[str, Any]:
 
 def open_clip_weights(state: Mapping[str, Tensor], context_length: int) -> dict[str, Tensor]:
     """Rename the weights of a `CLIPModel` for open_clip, which expects exactly `context_length` positions."""
-    found = {
-        "visual.proj": state["visual_projection.weight"].T,
-        "text_projection": state["text_projection.weight"].T,
-    }
-    for ours, theirs in NAMES.items():
-        found |= _renamed(state, ours, theirs)
-    for blocks, their_blocks in BLOCKS.items():
-        layers = {key[len(blocks) + 1 :].split(".")[0] for key in state if key.startswith(f"{blocks}.")}
-        for layer in layers:
-            block, their_block = f"{blocks}.{layer}", f"{their_blocks}.{layer}"
-            for ours, theirs in BLOCK_NAMES.items():
-                found |= _renamed(state, f"{block}.{ours}", f"{their_block}.{theirs}")
-            for kind in ("weight", "bias"):  # open_clip has one matrix for queries, keys and values
-                parts = [state[f"{block}.self_attn.{part}_proj.{kind}"] for part in "qkv"]
-                found[f"{their_block}.attn.in_proj_{kind}"] = torch.cat(parts)
+    found: dict[str, Tensor] = {}
+    for key, tensor in state.items():
+        for ours, theirs in RENAMED.items():
+            key = key.replace(ours, theirs)
+        found[key] = tensor
+    for name in ("visual.proj", "text_projection"):
+        found[name] = found[name].T
+    for key in [key for key in found if ".self_attn.q_proj." in key]:
+        block, kind = key.split(".self_attn.q_proj.")
+        # open_clip has one matrix for queries, keys and values
+        parts = [found.pop(f"{block}.self_attn.{part}_proj.{kind}") for part in "qkv"]
+        found[f"{block}.attn.in_proj_{kind}"] = torch.cat(parts)
     found["positional_embedding"] = found["positional_embedding"][:context_length]
     return found
-
-
-def _renamed(state: Mapping[str, Tensor], ours: str, theirs: str) -> dict[str, Tensor]:
-    """Rename a tensor, or the weight and bias of a module."""
-    if ours in state:
-        return {theirs: state[ours]}
-    return {f"{theirs}.{kind}": state[f"{ours}.{kind}"] for kind in ("weight", "bias")}
 
 
 def _tower(config: CLIPVisionConfig | CLIPTextConfig) -> dict[str, Any]:

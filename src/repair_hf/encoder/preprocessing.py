@@ -195,9 +195,11 @@ def read_images(images: Any, start: int, stop: int) -> Any:
 def report_captions(tokenizer: Any, max_length: int, captions: Sequence[str]) -> int:
     """Count the captions that are truncated, and log a warning if there are any."""
     room = max_length - tokenizer.num_special_tokens_to_add()
+    # a token takes a character, and a space may be added in front, so shorter captions need no tokens to fit
+    doubtful = [caption for caption in captions[:] if len(caption) >= room or not caption.isascii()]
     n_cut = 0
-    for start in range(0, len(captions), TOKENIZED_AT_ONCE):
-        some = list(captions[start : start + TOKENIZED_AT_ONCE])
+    for start in range(0, len(doubtful), TOKENIZED_AT_ONCE):
+        some = doubtful[start : start + TOKENIZED_AT_ONCE]
         n_cut += sum(len(ids) > room for ids in tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"])
     warn_of_cuts(n_cut, len(captions), max_length)
     return n_cut

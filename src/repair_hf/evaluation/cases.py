@@ -7,19 +7,15 @@ embedded once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from repair_hf.evaluation.pictures import Photographs, find_photographs
-from repair_hf.runtime.options import UserError
+from repair_hf.evaluation.pictures import Photographs
 from repair_hf.runtime.run_folder import digest
-
-SHOWN = 3  # examples in a message
 
 # Maps (n, a, b) cosines of pictures with captions and (n, b, b) of captions with captions to (n,) margins per measure.
 Judge = Callable[[np.ndarray, np.ndarray | None], dict[str, np.ndarray]]
@@ -42,7 +38,7 @@ class Case:
 
     id: str  # unique
     group: str  # category, relation, seed, or whatever the metrics distinguish
-    pictures: tuple[Any, ...]  # rows of the benchmark's pictures; before `with_files` names of files, each with a box
+    pictures: tuple[Any, ...]  # rows of the benchmark's pictures; while they are read, names of files with a box
     captions: tuple[str, ...]
     picture_id: str  # the picture with which it is drawn in a resample
 
@@ -115,46 +111,3 @@ def micro_and_macro(groups: Sequence[str], measure: str = "accuracy") -> tuple[M
 def macro(name: str, groups: Sequence[str], measure: str = "accuracy") -> Metric:
     """Return the unweighted mean of the groups' accuracies."""
     return Metric(name, measure, tuple(groups), (1 / len(groups),) * len(groups))
-
-
-def texts_of(row: Any, names: Sequence[str], where: str) -> tuple[str, ...]:
-    """Return the texts that a row of a benchmark's file must have."""
-    found: Any = tuple(row.get(name) if isinstance(row, dict) else None for name in names)
-    if not all(isinstance(text, str) for text in found):
-        raise UserError(f"{where} needs the texts {', '.join(names)}, got {ascii(row)[:200]}.")
-    return found
-
-
-def with_files(cases: Sequence[Case], folders: Sequence[Path]) -> tuple[list[Case], Photographs, list[str]]:
-    """Find the photographs of cases, whose pictures are pairs of a file's name and a box, or None for all of it.
-
-    Returns:
-        The cases whose photographs are all found, their pictures, and the names that are missing.
-    """
-    names = list(dict.fromkeys(name for case in cases for name, _ in case.pictures))
-    found = find_photographs(names, folders)
-    kept = [case for case in cases if all(name in found for name, _ in case.pictures)]
-    parts = dict.fromkeys(part for case in kept for part in case.pictures)  # many cases may share one
-    rows = {part: row for row, part in enumerate(parts)}
-    numbered = [replace(case, pictures=tuple(rows[part] for part in case.pictures)) for case in kept]
-    pictures = Photographs([found[name] for name, _ in parts], [box for _, box in parts])
-    return numbered, pictures, [name for name in names if name not in found]
-
-
-def whole_or_subset(benchmark: str, *, found: int, published: int, missing: Sequence[str], subset: bool) -> str:
-    """Return the name under which to report the cases that were found: the benchmark's, or `{benchmark}_subset`.
-
-    Raises:
-        UserError: If cases are missing, and the user did not ask for a subset.
-    """
-    if found == published and not missing:
-        return benchmark
-    if subset and found:
-        return f"{benchmark}_subset"
-    examples = ", ".join(ascii(name) for name in missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
-    lacking = f"; {len(missing):,} photographs are missing ({examples})" if missing else ""
-    remedy = "name their folder by --compositional-images" if missing else "take the benchmark's own files"
-    part = f", or evaluate what is there as `{benchmark}_subset` by --compositional-subset" if found else ""
-    raise UserError(
-        f"`{benchmark}` has {published:,} cases, and {found:,} can be evaluated here{lacking}: {remedy}{part}."
-    )

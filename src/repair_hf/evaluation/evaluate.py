@@ -13,6 +13,7 @@ import pyarrow as pa
 from repair_hf.encoder.embedder import Embedder, vectors_folder
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.encoder.pixel_store import pixels_for
+from repair_hf.evaluation.benchmarks import load_benchmarks
 from repair_hf.evaluation.comparison import (
     changed_cases,
     compare_queries,
@@ -20,7 +21,6 @@ from repair_hf.evaluation.comparison import (
     differences,
     short_names,
 )
-from repair_hf.evaluation.compositional import CompositionalOptions, load_benchmarks
 from repair_hf.evaluation.intervals import Draws, interval
 from repair_hf.evaluation.judging import FILE as CASES
 from repair_hf.evaluation.judging import (
@@ -30,7 +30,7 @@ from repair_hf.evaluation.judging import (
     resample_compositional,
 )
 from repair_hf.evaluation.near_misses import load_near_misses
-from repair_hf.evaluation.options import EvaluateOptions
+from repair_hf.evaluation.options import CompositionalOptions, EvaluateOptions
 from repair_hf.evaluation.provenance import provenance
 from repair_hf.evaluation.ranks import FILE as RANKS
 from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_direction, save_table

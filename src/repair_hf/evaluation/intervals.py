@@ -10,7 +10,6 @@ Candidates are not resampled: a query keeps its rank among all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,7 +20,6 @@ from repair_hf.runtime.options import Bounded, need, opt
 LEVEL = 0.95
 RESAMPLES = 2000
 CELLS = 2**20  # cells in a block of resamples: 8 MB of doubles
-COARSE = 64  # values among which a median is searched first
 
 
 @dataclass(frozen=True)
@@ -48,9 +46,12 @@ class Draws(Bounded):
         columns = np.asarray(values, np.float64).reshape(len(values), -1)  # (Q, K)
         counts = np.stack([self._per_image(np.isfinite(column), image) for column in columns.T], 1)  # (N, K)
         sums = np.stack([self._per_image(np.nan_to_num(column), image) for column in columns.T], 1)
-        with np.errstate(invalid="ignore"):
-            found = [times @ sums / (times @ counts) for times in self._blocks(np.float64)]
-        return np.concatenate(found).reshape(self.resamples, *np.shape(values)[1:])
+        means, at_once = np.empty((self.resamples, columns.shape[1])), max(1, CELLS // self.n_images)
+        for start in range(0, self.resamples, at_once):
+            times = self._times[start : start + at_once].astype(np.float64)
+            with np.errstate(invalid="ignore"):
+                means[start : start + at_once] = times @ sums / (times @ counts)
+        return means.reshape(self.resamples, *np.shape(values)[1:])
 
     def medians(self, values: np.ndarray, image: np.ndarray) -> np.ndarray:
         """Return the median over each resample's queries: the middle value, or the mean of the two in the middle.
@@ -58,43 +59,22 @@ class Draws(Bounded):
         Shape:
             values, image: (Q,). Returns (R,); NaN if a resample has no queries.
         """
-        distinct, place = np.unique(values, return_inverse=True)  # (U,), (Q,)
-        steps = np.unique(np.linspace(0, len(distinct) - 1, COARSE).round().astype(int))
-        coarse = self._middle(place, np.asarray(image), steps)  # (R, 2)
-        first, last = steps[max(coarse.min() - 1, 0)], steps[coarse.max()]
-        middle = first + self._middle(place, np.asarray(image), np.arange(first, last + 1))
-        is_empty = np.isnan(self.means(np.ones(len(place)), image))
-        return np.where(is_empty, np.nan, distinct[middle].mean(1))
-
-    def _middle(self, place: np.ndarray, image: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        """Return the first of the sorted `steps` that reach the two middle values of each resample, (R, 2)."""
-        cells = image * (len(steps) + 1) + np.searchsorted(steps, place)
-        shape = (self.n_images, len(steps) + 1)
-        up_to = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape).cumsum(1)  # (N, steps + 1)
-        up_to = up_to.astype(np.float32)  # exact: these are counts
-        found = []
-        for times in self._blocks(np.float32):
-            passed = times @ up_to
-            total = passed[:, -1:]
-            halves = (np.floor((total - 1) / 2), np.floor(total / 2))
-            found.append(np.stack([(passed[:, :-1] > half).argmax(1) for half in halves], 1))
-        return np.concatenate(found)
+        order, found = np.argsort(values, kind="stable"), np.full(self.resamples, np.nan)
+        distinct, first = np.unique(np.asarray(values)[order], return_index=True)  # (U,) values, and where each begins
+        image = np.asarray(image)[order]
+        for row, times in enumerate(self._times):
+            up_to = np.add.reduceat(times[image], first, dtype=np.int64).cumsum()  # (U,) queries drawn up to a value
+            if total := up_to[-1]:
+                found[row] = distinct[up_to.searchsorted([(total - 1) // 2, total // 2], side="right")].mean()
+        return found
 
     @cached_property
     def _times(self) -> np.ndarray:
         """How often each image is drawn, (R, N). Bytes suffice: more than 255 draws do not occur in practice."""
-        rng, at_once = np.random.default_rng(self.seed), max(1, CELLS // self.n_images)
-        times = np.empty((self.resamples, self.n_images), np.uint8)
-        for start in range(0, self.resamples, at_once):
-            block = times[start : start + at_once]
-            drawn = rng.integers(0, self.n_images, block.shape) + np.arange(len(block))[:, None] * self.n_images
-            block[:] = np.bincount(drawn.ravel(), minlength=block.size).reshape(block.shape)
+        rng, times = np.random.default_rng(self.seed), np.empty((self.resamples, self.n_images), np.uint8)
+        for row in times:
+            row[:] = np.bincount(rng.integers(0, self.n_images, self.n_images), minlength=self.n_images)
         return times
-
-    def _blocks(self, dtype: type) -> Iterator[np.ndarray]:
-        at_once = max(1, CELLS // self.n_images)
-        for start in range(0, self.resamples, at_once):
-            yield self._times[start : start + at_once].astype(dtype)
 
     def _per_image(self, values: np.ndarray, image: np.ndarray) -> np.ndarray:
         return np.bincount(image, weights=values, minlength=self.n_images)  # (N,)

@@ -37,20 +37,6 @@ MEASURES = ("truth", "edit")
 ROLES = ("gt", "fp", "edit")  # of the candidates of a case, in this order
 
 
-def near_miss_margins(gt: np.ndarray, fp: np.ndarray, edit: np.ndarray) -> dict[str, np.ndarray]:
-    """Return by how much each query is nearer to the truth, and to the edit, than to the false positive.
-
-    The arguments are (n,) cosines of queries with their candidates, and so are the margins. A case is right if its
-    margin is above 0.
-
-    Example:
-        >>> found = near_miss_margins(np.array([0.5]), np.array([0.25]), np.array([0.25]))
-        >>> float(found["truth"][0]), float(found["edit"][0])
-        (0.25, 0.0)
-    """
-    return {"truth": gt - fp, "edit": edit - fp}
-
-
 def load_near_misses(records: Place | Sequence[Place], pairs: Pairs | None = None) -> list[Cases]:
     """Make the cases of records, for each direction that they have.
 
@@ -124,8 +110,9 @@ def _cases(records: Dataset, direction: str) -> Cases:
 
 
 def _judge(scores: np.ndarray, _: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Return by how much each query is nearer to the truth, and to the edit, than to the false positive."""
     gt, fp, edit = scores.reshape(len(scores), 3).T  # (n, 1, 3) or (n, 3, 1)
-    return near_miss_margins(gt, fp, edit)
+    return {"truth": gt - fp, "edit": edit - fp}
 
 
 def _pictures(records: Dataset, columns: Sequence[str]) -> tuple[EncodedImages, list[list[int]]]:

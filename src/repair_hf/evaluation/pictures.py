@@ -25,7 +25,6 @@ from repair_hf.runtime.options import UserError
 
 Box = tuple[float, float, float, float]  # left, upper, right, lower in pixels
 KEPT = 1 << 28  # most bytes of decoded pixels that stay in memory for the next model
-EXPORTED = ("id", "kind", "image_id")  # columns that `repair-hf export near-misses` adds
 
 
 def load_test_rows(source: str, images: Sequence[str], texts: Sequence[str], others: Sequence[str] = ()) -> Dataset:
@@ -113,13 +112,16 @@ class Photographs:
 
 
 def find_photographs(names: Sequence[str], folders: Sequence[Path]) -> dict[str, Path]:
-    """Map the names that are found to paths: in one of the folders, by the relative name or by its last part."""
+    """Map the names that are found to paths: in one of the folders, by the relative name or by its last part.
+
+    A name may lack the ending `.png`.
+    """
     found: dict[str, Path] = {}
     for name in names:
         path = PurePath(name)
         if path.is_absolute() or ".." in path.parts:  # a data file must not name files outside the folders
             continue
-        for folder, part in product(folders, (name, path.name)):
+        for folder, part in product(folders, (name, path.name, f"{name}.png")):
             if os.path.isfile(folder / part):  # no error for any name
                 found.setdefault(name, folder / part)
     return found

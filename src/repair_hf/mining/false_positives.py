@@ -41,7 +41,6 @@ def mine_false_positives(
     d_i2t: int = 5,
     d_t2i: int = 1,
     same_text_is_positive: Sequence[str] | None = None,
-    same_image_is_positive: np.ndarray | None = None,
     device: torch.device | str = "cpu",
 ) -> Dataset:
     """Find each query's best-scored false positives, in both directions.
@@ -59,8 +58,6 @@ def mine_false_positives(
         d_t2i: False positives (images) kept for each caption.
         same_text_is_positive: The captions' texts, (M,), to count a caption as a positive of each image that has a
             caption of the same text, ignoring case, spacing and final punctuation.
-        same_image_is_positive: A number for each image, (N,), such as `Truth.image_class`: images of equal number
-            have the same positives.
         device: Where blocks of scores are screened.
 
     Returns:
@@ -76,7 +73,11 @@ def mine_false_positives(
     caption_image = np.asarray(caption_image, np.int64)
     check_embeddings(images, texts, caption_image)
     check_sizes(k_mine, d_i2t=d_i2t, d_t2i=d_t2i)
-    positives = annotated_positives(caption_image, len(images), same_text_is_positive, same_image_is_positive)
+    wording = None if same_text_is_positive is None else wordings(same_text_is_positive)
+    if wording is not None and len(wording) != len(texts):
+        expected = f"a text for each of the {len(texts)} captions"
+        raise UserError(f"`same_text_is_positive` must hold {expected}, got {len(wording)}.")
+    positives = Truth.annotated(caption_image, len(images), wording=wording)
     found, _ = find_false_positives(images, texts, positives, k_mine=k_mine, d_i2t=d_i2t, d_t2i=d_t2i, device=device)
     return found
 
@@ -120,23 +121,6 @@ def find_false_positives(
         parts.append(_rows(direction, ranking, own))
     found = concatenate_datasets(parts) if parts else Dataset.from_dict(dict.fromkeys(FEATURES, []), FEATURES)
     return found, dict(sorted(recall.items()))
-
-
-def annotated_positives(
-    caption_image: np.ndarray,
-    n_images: int,
-    captions: Sequence[str] | None = None,
-    same_image: np.ndarray | None = None,
-) -> Truth:
-    """Return the annotated positives and, if given, those of equal text and those of images of equal number."""
-    if captions is not None and len(captions) != len(caption_image):
-        expected = f"a text for each of the {len(caption_image)} captions"
-        raise UserError(f"`same_text_is_positive` must hold {expected}, got {len(captions)}.")
-    if same_image is not None and np.shape(same_image) != (n_images,):
-        expected = f"a number for each of the {n_images} images"
-        raise UserError(f"`same_image_is_positive` must hold {expected}, got shape {np.shape(same_image)}.")
-    wording = None if captions is None else wordings(captions)
-    return Truth.annotated(caption_image, n_images, wording=wording, image_class=same_image)
 
 
 def draw_queries(

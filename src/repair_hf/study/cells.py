@@ -21,13 +21,14 @@ from repair_hf.evaluation.cases import Cases
 from repair_hf.evaluation.judging import evaluate_compositional
 from repair_hf.evaluation.near_misses import NAME
 from repair_hf.evaluation.retrieval import DIRECTIONS, rank_queries
+from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.files import read_json
 from repair_hf.runtime.run_folder import versions, write_json
 from repair_hf.study.methods.method import Method
 from repair_hf.study.methods.samples import Samples, places_of_share
 from repair_hf.study.products import Product, Products, has_edit, share_of
 from repair_hf.study.results import BASE, MEASURES, MOST, Cell, Row
-from repair_hf.study.setting import Setting, StudyData
+from repair_hf.study.setting import Setting
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, fill_of
 from repair_hf.training.finetune import train
@@ -42,26 +43,24 @@ def run_cell(cell: Cell, setting: Setting, products: Products) -> Row:
         NoRecords, RunStopped, BatchesOpen: As `Products.of`.
         filelock.Timeout: If another process makes its data.
     """
-    data = setting.datasets[cell.data]
     method = None if cell.method == BASE else setting.methods[cell.method]
     known: dict[str, Any] = {
-        "options": setting.digest(method, data, cell.split),
-        "content": data.content(cell.split),
+        "options": setting.digest(cell.method, cell.split),
+        "content": setting.content(cell.split),
         "commit": versions()["commit"],
     }
-    encoder = data.base
+    encoder = setting.base
     if method is not None:
-        made = products.of(method, data, waits=False)
+        made = products.of(method, waits=False)
         encoder, figures = _trained(cell, method, made, setting, setting.output / "cells" / cell.run)
         known |= costs(made, figures)
-    cases = products.near_misses(data, cell.split)
-    known |= evaluate(encoder, data, cell.split, cases)
-    return Row(cell, **known, **(queries(data, cell.split, cases) if method is None else {}))
+    cases = products.near_misses(cell.split)
+    known |= evaluate(encoder, setting.held_out(cell.split), cases)
+    return Row(cell, **known, **(queries(setting.held_out(cell.split), cases) if method is None else {}))
 
 
-def evaluate(encoder: DualEncoder, data: StudyData, split: str, cases: list[Cases]) -> dict[str, Any]:
+def evaluate(encoder: DualEncoder, pairs: Pairs, cases: list[Cases]) -> dict[str, Any]:
     """Rank the queries of a split and judge its near misses: columns of a row."""
-    pairs = data.held_out(split)
     pixels = PixelStore(pairs.images, "image", encoder.preprocessor)
     images, texts = encoder.embed_pairs(pairs, pixels=pixels)  # (N, D), (M, D)
     rankings = rank_queries(images, texts, pairs.caption_image)
@@ -75,9 +74,8 @@ def evaluate(encoder: DualEncoder, data: StudyData, split: str, cases: list[Case
     return found
 
 
-def queries(data: StudyData, split: str, cases: list[Cases]) -> dict[str, Any]:
+def queries(pairs: Pairs, cases: list[Cases]) -> dict[str, Any]:
     """Return the image of each query of a split, for intervals that resample images: columns of the base's row."""
-    pairs = data.held_out(split)
     row = {name: place for place, name in enumerate(pairs.images["image_id"][:])}
     found: dict[str, Any] = {"caption_image": pairs.caption_image.tolist()}
     for each in cases:
@@ -100,14 +98,13 @@ def _trained(
     cell: Cell, method: Method, made: Mapping[str, Product], setting: Setting, folder: Path
 ) -> tuple[DualEncoder, dict[str, Any]]:
     """Return the trained retriever and its figures, from its folder if it is there."""
-    data = setting.datasets[cell.data]
-    known = {"options": setting.digest(method, data, ""), "content": data.content()}
+    known = {"options": setting.digest(cell.method, ""), "content": setting.content()}
     if (folder / FIGURES).is_file():
         figures = read_json(folder / FIGURES, needs=("options", "content", "share"))
         if figures | known == figures:
             return DualEncoder.from_pretrained(folder), figures
     shutil.rmtree(folder, ignore_errors=True)  # of an interrupted training
-    encoder = data.retriever()
+    encoder = setting.retriever()
     config = RepairConfig(
         str(folder),
         fill=cell.fill or None,  # type: ignore[arg-type]
@@ -116,14 +113,14 @@ def _trained(
         learning_rate=cell.learning_rate,
         num_train_epochs=cell.epochs,
         seed=cell.seed,
-        **setting.training(data),
+        **setting.training,
     )
     set_seed(cell.seed)  # for the first weights of an objective's own head
     share = share_of(cell.budget, list(made.values()))
-    fill = fill_for(method, made, data, config, share)
+    fill = fill_for(method, made, setting, config, share)
     objective = method.objective and method.objective(encoder, fill, config)
     callbacks: list[TrainerCallback] = [objective] if isinstance(objective, TrainerCallback) else []
-    figures = train(encoder, data.pairs, config=config, fill=fill, objective=objective, callbacks=callbacks)
+    figures = train(encoder, setting.pairs, config=config, fill=fill, objective=objective, callbacks=callbacks)
     figures["images_per_step"] += config.step_size * method.more_images
     figures |= known | {"share": share}
     write_json(folder / FIGURES, figures)
@@ -131,12 +128,12 @@ def _trained(
 
 
 def fill_for(
-    method: Method, made: Mapping[str, Product], data: StudyData, config: RepairConfig, share: float = 1.0
+    method: Method, made: Mapping[str, Product], setting: Setting, config: RepairConfig, share: float = 1.0
 ) -> Anchors:
     """Return the fill of a method: the same pairs and the same truth for all, and what the method adds."""
-    pairs, truth = data.pairs, data.truth
+    pairs, truth = setting.pairs, setting.truth
     if not method.fill:
-        samples = {part: made[part].data for part in method.parts}
+        samples: Any = {part: made[part].data for part in method.parts}
         return Samples(pairs, samples, truth, config.draw_seed, share=share)
     records = share_of_records(made["records"].data, share)
     if not method.edits:  # a false positive is then opposite an annotated item

@@ -67,7 +67,7 @@ class Gain:
         return f"{100 * self.mean:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]{star}"
 
 
-def gain(rows: Sequence[Row], others: Sequence[Row], base: Row, metrics: Sequence[str]) -> Gain | None:
+def gain(rows: Sequence[Row], others: Sequence[Row], base: Row, metrics: Sequence[str]) -> Gain:
     """Compare rows with others of the same seeds, in the mean of those of some metrics that were measured.
 
     The base's row names the image of each query.
@@ -80,16 +80,14 @@ def gain(rows: Sequence[Row], others: Sequence[Row], base: Row, metrics: Sequenc
             values = np.mean(each, axis=0)  # (Q,)
             seeds.append([float(one.mean()) for one in each])
             moved.append(np.bincount(image, weights=values - values.mean(), minlength=n_images) / len(values))
-    return (
-        Gain([statistics.fmean(each) for each in zip(*seeds, strict=True)], np.mean(moved, axis=0)) if seeds else None
-    )
+    return Gain([statistics.fmean(each) for each in zip(*seeds, strict=True)], np.mean(moved, axis=0))
 
 
 def differences(rows: Sequence[Row], others: Sequence[Row], base: Row) -> dict[str, Gain]:
     """Compare rows with others of the same seeds, by metric; `both` is the mean of `SCORED`."""
-    found = {name: gain(rows, others, base, [name]) for name in (*RETRIEVAL, *NEAR)}
-    found[BOTH] = gain(rows, others, base, SCORED)
-    return {name: each for name, each in found.items() if each is not None}
+    measured = [name for name in (*RETRIEVAL, *NEAR) if images_of(name, base) is not None]
+    found = {name: gain(rows, others, base, [name]) for name in measured}
+    return found | {BOTH: gain(rows, others, base, SCORED)}
 
 
 def images_of(metric: str, base: Row) -> np.ndarray | None:

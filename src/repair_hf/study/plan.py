@@ -22,8 +22,9 @@ from typing import Any
 
 from repair_hf.study.methods.method import Method
 from repair_hf.study.results import BASE, Cell, Row
-from repair_hf.study.setting import Setting, StudyData
+from repair_hf.study.setting import Setting
 
+Space = dict[str, Sequence[float]]  # setting of a cell -> the values that are compared, or tried by `tune`
 PLAIN, TUNING_SEEDS = "vanilla", 2
 SCORED = ("i2t_R@1", "t2i_R@1", "i2t_truth", "t2i_truth")  # both measures, in both directions
 
@@ -47,17 +48,8 @@ class Arm:
         return self.same_compute[0].cell.epochs / self.same_steps[0].cell.epochs
 
 
-@dataclass(frozen=True)
-class Space:
-    """The values that are compared, or tried by `tune`."""
-
-    learning_rates: Sequence[float]
-    epochs: Sequence[float]
-    grid_weights: Sequence[float]
-
-
 class Plan:
-    """What a study needs.
+    """What a study on one dataset needs.
 
     Args:
         setting: The study.
@@ -75,49 +67,46 @@ class Plan:
         self.wanted = list(dict.fromkeys([PLAIN, *wanted]))
         self.missing: dict[Cell, None] = {}
         self.tried: dict[Cell, Row] = {}
-        self.left_out: dict[tuple[str, str], str] = {}  # by dataset and method
+        self.left_out: dict[str, str] = {}
 
     def arms(self) -> list[Arm]:
         """Return the arms that are finished, and collect the cells that are missing."""
         self.missing, self.tried = {}, {}
-        found = []
-        for data in self.setting.datasets.values():
-            self.base(data)
-            for method in map(self.setting.methods.__getitem__, self.wanted):
-                if not self._is_left_out(data, method) and not self.setting.lacks(method, data):
-                    arms = [self._arm(cell, self._space(data)) for cell in self._cells(data, method)]
-                    found += [arm for arm in arms if arm is not None]
-        return found
+        found: list[Arm | None] = []
+        self.base()
+        for method in map(self.setting.methods.__getitem__, self.wanted):
+            if not self._is_left_out(method):
+                found += [self._arm(cell) for cell in self._cells(method)]
+        return [arm for arm in found if arm is not None]
 
-    def base(self, data: StudyData) -> Row | None:
-        rows = self._need([Cell(data.name, BASE, self.options.test_split)])
+    def base(self) -> Row | None:
+        rows = self._need([Cell(self.setting.name, BASE, self.options.test_split)])
         return rows[0] if rows else None
 
-    def _is_left_out(self, data: StudyData, method: Method) -> bool:
+    def _is_left_out(self, method: Method) -> bool:
         """Return whether a method, or the one whose settings it would take, has no data."""
         for name in (method.name, method.tuned_as if self.options.tune else ""):
-            if reason := self.left_out.get((data.name, name)):
-                self.left_out.setdefault((data.name, method.name), reason)
+            if name in self.left_out:
+                self.left_out.setdefault(method.name, self.left_out[name])
                 return True
         return False
 
-    def _arm(self, cell: Cell, space: Space) -> Arm | None:
-        rows, same_steps = self._seeds(cell), self._plain(cell, space, 1.0)
+    def _arm(self, cell: Cell) -> Arm | None:
+        rows, same_steps = self._seeds(cell), self._plain(cell, 1.0)
         if not rows or not same_steps:
             return None
-        ratio = compute_ratio(rows[0].values, same_steps[0].values)
-        same_compute = self._plain(cell, space, ratio)
+        same_compute = self._plain(cell, compute_ratio(rows[0].values, same_steps[0].values))
         return Arm(rows, same_steps, same_compute) if same_compute else None
 
-    def _plain(self, cell: Cell, space: Space, ratio: float) -> list[Row] | None:
+    def _plain(self, cell: Cell, ratio: float) -> list[Row] | None:
         """Return plain training that is `ratio` times as long as a cell."""
-        rate, epochs = space.learning_rates[0], ratio * cell.epochs
-        plain = Cell(cell.data, PLAIN, cell.split, learning_rate=rate, epochs=epochs)
-        tuned = self._tuned(plain, replace(space, epochs=[epochs])) if self.options.tune else plain
+        space = self._space | {"epochs": [ratio * cell.epochs]}
+        plain = _first(Cell(cell.data, PLAIN, cell.split), "", "", space)
+        tuned = self._tuned(plain, space) if self.options.tune else plain
         return self._seeds(tuned) if tuned else None
 
     def _seeds(self, cell: Cell) -> list[Row] | None:
-        return self._need([replace(cell, seed=seed) for seed in range(self.options.seeds)])
+        return self._need(_each(cell, seed=range(self.options.seeds)))
 
     def _need(self, cells: Sequence[Cell]) -> list[Row] | None:
         """Return the rows of some cells; None if any is missing, which is noted."""
@@ -126,32 +115,32 @@ class Plan:
         found = [row for row in rows.values() if row is not None]
         return found if len(found) == len(cells) else None
 
-    def _space(self, data: StudyData) -> Space:
-        """Return the values that were named; by default those of the data's size, of which tuning tries all."""
-        named, count = self.options, None if self.options.tune else 1
-        return Space(
-            named.learning_rates or data.size.learning_rates[:count],
-            named.epochs or data.size.epochs[:count],
-            named.grid_weights or data.size.grid_weights[:count],
-        )
+    @property
+    def _space(self) -> Space:
+        """The values that were named; by default those of the data's size, of which tuning tries all."""
+        named, size, count = self.options, self.setting.size, None if self.options.tune else 1
+        return {
+            "learning_rate": named.learning_rates or size.learning_rates[:count],
+            "epochs": named.epochs or size.epochs[:count],
+            "grid_weight": named.grid_weights or size.grid_weights[:count],
+        }
 
-    def _cells(self, data: StudyData, method: Method) -> Iterator[Cell]:
+    def _cells(self, method: Method) -> Iterator[Cell]:
         """Yield the first seed's cell of each arm of a method, as far as its settings are known."""
-        options, space = self.options, self._space(data)
-        losses, fills = [method.loss if method.makes_data else ""], [method.fill]
-        if method.objective is None and method.makes_data:
+        options, space = self.options, self._space
+        losses, fills = [method.loss if method.parts else ""], [method.fill]
+        if method.objective is None and method.parts:
             losses = options.losses or losses
-        if method.fill and len(method.directions) == 2 and method.own_fill is None:
+        if method.records and len(method.records.directions) == 2 and method.own_fill is None:
             fills = options.fills or fills
         for fill, loss in itertools.product(fills, losses):
-            start = _first(Cell(data.name, method.name, options.test_split), fill, loss, space)
+            start = _first(Cell(self.setting.name, method.name, options.test_split), fill, loss, space)
             if options.tune:
                 cells = list(filter(None, [self._tuned(start, space)]))
             else:
-                weights = space.grid_weights if start.grid_weight else [0.0]
-                cells = _each(start, learning_rate=space.learning_rates, epochs=space.epochs, grid_weight=weights)
+                cells = _each(start, **space if start.grid_weight else space | {"grid_weight": [0.0]})
             for cell in cells:
-                yield from _each(cell, budget=options.budgets if options.budgets and method.makes_data else ["all"])
+                yield from _each(cell, budget=options.budgets if options.budgets and method.parts else ["all"])
 
     def _tuned(self, start: Cell, space: Space) -> Cell | None:
         """Choose the settings of a cell on the validation split; None if cells are missing."""
@@ -159,32 +148,28 @@ class Plan:
         first = replace(start, method=method.name, split=self.options.validation_split)
         if method.name != start.method:
             first = _first(first, method.fill, method.loss, space)
-        best = self._best(_each(first, learning_rate=space.learning_rates, epochs=space.epochs))
+        best = self._best(_each(first, **space | {"grid_weight": [first.grid_weight]}))
         if best is not None and best.grid_weight:
-            best = self._best(_each(best, grid_weight=space.grid_weights))
+            best = self._best(_each(best, grid_weight=space["grid_weight"]))
         if best is None:
             return None
         weight = 0.0 if not start.grid_weight else best.grid_weight or start.grid_weight
         return replace(start, learning_rate=best.learning_rate, epochs=best.epochs, grid_weight=weight)
 
     def _best(self, cells: Sequence[Cell]) -> Cell | None:
+        """Return the cell with the highest score, of equals the first; None if cells are missing."""
         if len(cells) == 1:
             return cells[0]
-        found = {cell: self._need([replace(cell, seed=seed) for seed in range(TUNING_SEEDS)]) for cell in cells}
-        scores = {}
-        for cell, rows in found.items():
-            if rows is None or None in found.values():
-                return None
-            self.tried |= {row.cell: row for row in rows}
-            scores[cell] = statistics.fmean(map(score, rows))
-        return max(scores, key=scores.__getitem__)
+        found = {cell: self._need(_each(cell, seed=range(TUNING_SEEDS))) for cell in cells}
+        self.tried |= {row.cell: row for rows in found.values() for row in rows or ()}
+        scores = {cell: statistics.fmean(map(score, rows)) for cell, rows in found.items() if rows}
+        return max(scores, key=scores.__getitem__) if len(scores) == len(cells) else None
 
 
 def _first(cell: Cell, fill: str, loss: str, space: Space) -> Cell:
     """Return a cell with a fill and a loss, and the first of all values."""
-    weight = space.grid_weights[0] if loss in ("grid", "both") else 0.0
-    rate, epochs = space.learning_rates[0], space.epochs[0]
-    return replace(cell, learning_rate=rate, epochs=epochs, fill=fill, loss=loss, grid_weight=weight)
+    first: dict[str, Any] = {name: values[0] for name, values in space.items()}
+    return replace(cell, fill=fill, loss=loss, **first | ({} if loss in ("grid", "both") else {"grid_weight": 0.0}))
 
 
 def _each(cell: Cell, **values: Sequence[Any]) -> list[Cell]:

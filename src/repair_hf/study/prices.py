@@ -19,9 +19,10 @@ from repair_hf.llm.ledger_file import paid_by
 from repair_hf.llm.tokens import count_tokens, text_tokens
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
-from repair_hf.study.methods.method import Maker, Method
+from repair_hf.study.methods.context import Maker
+from repair_hf.study.methods.method import Records
 from repair_hf.study.plan import Plan
-from repair_hf.study.setting import Models, Setting, StudyData
+from repair_hf.study.setting import Models, Setting
 from repair_hf.synthesis.estimate import Rehearsal, estimate_run, rehearse
 from repair_hf.synthesis.models import find_editor, find_llm, prompts_of
 from repair_hf.synthesis.options import RepairOptions, SynthesisOptions
@@ -35,15 +36,15 @@ Asked = dict[str, tuple[Models, StageCost]]  # by what is asked: methods that as
 
 
 class Prices:
-    """Prices the methods of a dataset, from its size and a sample of its pairs, which may be all of them."""
+    """Prices the methods of a study, from the size of its dataset and a sample of its pairs, or all of them."""
 
-    def __init__(self, setting: Setting, data: StudyData) -> None:
-        self.setting, self.data = setting, data
-        if data.world is None:
-            self.sample = data.pairs
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        if setting.world is None:
+            self.sample = setting.pairs
             self.images, self.captions = len(self.sample.images), len(self.sample.captions)
         else:  # a few pictures of the world that would be drawn
-            self.images, self.captions = data.world["train"], CAPTIONS * data.world["train"]
+            self.images, self.captions = setting.world["train"], CAPTIONS * setting.world["train"]
             self._folder = tempfile.TemporaryDirectory()
             self.sample = load_pairs(build_world(self._folder.name, splits={"train": SAMPLE}))
 
@@ -51,13 +52,14 @@ class Prices:
         """Price what methods ask; what several share counts once."""
         found: Asked = {}
         for method in map(self.setting.methods.__getitem__, names):
-            models = self.setting.models[method.swap]
-            asked = self._repair(method, models) if method.fill else {}
-            for maker in method.parts.values():
-                asked |= self._maker(maker, models)
-            for name, (_, cost) in asked.items():
-                if name not in found or cost.llm_calls >= found[name][1].llm_calls:
-                    found[name] = models, cost
+            if not self.setting.means(method):
+                continue
+            models = self.setting.models_of(method.name)
+            for part in method.parts.values():
+                asked = self._repair(part, models) if isinstance(part, Records) else self._maker(part, models)
+                for name, (_, cost) in asked.items():
+                    if name not in found or cost.llm_calls >= found[name][1].llm_calls:
+                        found[name] = models, cost
         return found
 
     def _maker(self, maker: Maker, models: Models) -> Asked:
@@ -83,18 +85,16 @@ class Prices:
         chats = [prompts.chat(prompt, caption=text, source_image=url) for text, url in zip(texts, urls, strict=True)]
         return sum(count_tokens(name, chat) for chat in chats) / len(rows), sum(map(text_tokens, texts)) / len(rows)
 
-    def _repair(self, method: Method, models: Models) -> Asked:
-        if self.setting.takes_records(method, self.data):
-            return {}
-        mining = self.setting.mining(method, self.data)
+    def _repair(self, wanted: Records, models: Models) -> Asked:
+        mining = self.setting.mining(wanted)
         most = mining["max_queries"] or self.captions
         counts = {"i2t": min(self.images, most) * mining["d_i2t"], "t2i": min(self.captions, most) * mining["d_t2i"]}
-        counts = {way: count for way, count in counts.items() if way in method.directions}
-        options = SynthesisOptions(**RepairOptions(**method.synthesize).as_keywords())
+        counts = {way: count for way, count in counts.items() if way in wanted.directions}
+        options = SynthesisOptions(**RepairOptions(**wanted.synthesize).as_keywords())
         token_price, image_price = prices_of(models)
         rehearsal = self._rehearsal(find_llm(models.llm)[1], options.audited, models.llm.prompts)
         estimate = estimate_run(rehearsal, counts, options, price=token_price, image_price=image_price)
-        asks = f"{method.mine} {options.audited} {models.llm}"  # another editor asks for images alone
+        asks = f"{wanted.mine} {options.audited} {models.llm}"  # another editor asks for images alone
         return {
             f"{asks} {cost.stage} {cost.direction} {models.editor if cost.image_calls else ''}": (models, cost)
             for cost in estimate.stages
@@ -137,25 +137,23 @@ def price_table(prices: Prices, wanted: Sequence[str]) -> tuple[list[tuple[str, 
     return rows, sorted((item for item in items if item.number), key=lambda item: item.kind)
 
 
-def price_notes(setting: Setting, wanted: Sequence[str], items: Sequence[Item]) -> list[str]:
+def price_notes(settings: Sequence[Setting], wanted: Sequence[str], items: Sequence[Item]) -> list[str]:
     """Describe the whole price, what is paid already, and the time of the trainings, from a measured step."""
-    folders = [path for data in setting.datasets.values() for path in data.folder.glob("*") if path.is_dir()]
-    spent, answers = paid_by(folders)
+    spent, answers = paid_by([path for each in settings for path in each.folder.glob("*") if path.is_dir()])
     lines = []
     if answers:
-        lines.append(
-            f"{setting.output} holds {answers:,} answers, for {format_dollars(spent)}; they are not paid again."
-        )
-    plan = Plan(setting, wanted, lambda cell: None)
-    plan.arms()
-    for data in setting.datasets.values():
-        lengths = [cell.epochs for cell in plan.missing if cell.data == data.name and cell.epochs]
-        if data.world is None and lengths:
-            lines.append(f"{data.name}: {len(lengths):,} trainings or more; {_time(setting, data, lengths)}.")
+        paid = f"{settings[0].output} holds {answers:,} answers, for {format_dollars(spent)}"
+        lines.append(f"{paid}; they are not paid again.")
+    for setting in settings:
+        plan = Plan(setting, wanted, lambda cell: None)
+        plan.arms()
+        lengths = [cell.epochs for cell in plan.missing if cell.epochs]
+        if setting.world is None and lengths:
+            lines.append(f"{setting.name}: {len(lengths):,} trainings or more; {_time(setting, lengths)}.")
     return [*lines, whole_price(items)]
 
 
-def _time(setting: Setting, data: StudyData, lengths: Sequence[float]) -> str:
+def _time(setting: Setting, lengths: Sequence[float]) -> str:
     """Measure a step of plain training, and multiply."""
     from repair_hf.training.config import RepairConfig
     from repair_hf.training.report import measure_step
@@ -163,8 +161,8 @@ def _time(setting: Setting, data: StudyData, lengths: Sequence[float]) -> str:
 
     with tempfile.TemporaryDirectory() as folder:
         try:
-            config = RepairConfig(output_dir=folder, **setting.training(data))
-            trainer = RepairTrainer(data.retriever(), config, data.pairs)
+            config = RepairConfig(output_dir=folder, **setting.training)
+            trainer = RepairTrainer(setting.retriever(), config, setting.pairs)
             steps = sum(math.ceil(epochs * trainer.sampler.batches) for epochs in lengths)
             seconds = measure_step(trainer)["seconds"]
         except UserError as error:  # such as mixed precision without a GPU

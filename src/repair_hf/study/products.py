@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from datasets import Dataset
 
 from repair_hf.evaluation.cases import Cases
 from repair_hf.evaluation.near_misses import load_near_misses
-from repair_hf.llm.cost import known_dollars
 from repair_hf.llm.ledger_file import has_payments, take_over
 from repair_hf.llm.prompts import SHIPPED, Drawing, Prompts, fit_instruction
 from repair_hf.mining.mine import mine
@@ -30,11 +29,12 @@ from repair_hf.runtime.files import read_json
 from repair_hf.runtime.options import changed
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
-from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.methods.method import Maker, Method
+from repair_hf.study.methods.context import Maker, MakerContext
+from repair_hf.study.methods.method import Method, Records
+from repair_hf.study.methods.repair import REPAIR
 from repair_hf.study.methods.samples import DROPPED, SAMPLES
 from repair_hf.study.options import parse_budget
-from repair_hf.study.setting import NEAR_MISSES, Setting, StudyData
+from repair_hf.study.setting import NEAR_MISSES, Setting
 from repair_hf.synthesis.candidates import link_candidates
 from repair_hf.synthesis.models import ORACLE, local_weights, open_chat, open_editor, open_ledger, prompts_of
 from repair_hf.synthesis.outcome import NothingRepaired
@@ -59,14 +59,14 @@ class Product:
 
 
 class Products:
-    """The products of a study, each made on first use."""
+    """The products of a study on one dataset, each made on first use."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self._made: dict[tuple[str, str], Product] = {}
+        self._made: dict[str, Product] = {}
 
-    def of(self, method: Method, data: StudyData, *, waits: bool = True) -> dict[str, Product]:
-        """Return what a method trains on beside the pairs, by part; RePair and its variants have one part, `records`.
+    def of(self, method: Method, *, waits: bool = True) -> dict[str, Product]:
+        """Return what a method trains on beside the pairs, by part.
 
         Raises:
             NoRecords: If no failure became a record.
@@ -74,74 +74,73 @@ class Products:
             BatchesOpen: If answers will come with a batch.
             filelock.Timeout: If another process makes it, unless this one `waits`.
         """
-        wanted: dict[str, tuple[str, Any]] = {}
-        if method.fill:
-            wanted["records"] = method.product, partial(self._records, method)
-        for part, maker in method.parts.items():
-            wanted[part] = maker.name, partial(self._samples, maker)
-        for name, make in wanted.values():
-            if (data.name, name) not in self._made:
-                with self.setting.lock(f"{data.name}--{name}", waits=waits):
-                    self._made[data.name, name] = make(data)
-        return {part: self._made[data.name, name] for part, (name, _) in wanted.items()}
+        for part in method.parts.values():
+            if part.name not in self._made:
+                with self.setting.lock(part.name, waits=waits):
+                    made = self._records(part) if isinstance(part, Records) else self._samples(part)
+                    self._made[part.name] = made
+        return {kind: self._made[part.name] for kind, part in method.parts.items()}
 
     @cache  # noqa: B019
-    def near_misses(self, data: StudyData, split: str) -> list[Cases]:
+    def near_misses(self, split: str) -> list[Cases]:
         """Return the near misses of a split: those that were given, or in a toy world those that this makes there."""
-        options, pairs = self.setting.options, data.held_out(split)
-        if data.options.near_misses:
-            return load_near_misses(list(data.options.near_misses), pairs) if split == options.test_split else []
-        if data.world is None:
+        options, pairs = self.setting.options, self.setting.held_out(split)
+        if options.near_misses:
+            return load_near_misses(list(options.near_misses), pairs) if split == options.test_split else []
+        if self.setting.world is None:
             return []
-        folder, model = data.folder / f"near-misses-{split}", data.options.model
-        with self.setting.lock(f"{data.name}--near-misses-{split}"):
-            most = min(NEAR_MISSES, data.max_queries or NEAR_MISSES)
+        folder, model = self.setting.folder / f"near-misses-{split}", options.model
+        with self.setting.lock(f"near-misses-{split}"):
+            most = min(NEAR_MISSES, self.setting.max_queries or NEAR_MISSES)
             mined = mine(model, pairs, output=folder / "failures", max_queries=most, d_i2t=1, cache_images=True)
             failures = mined.select(np.flatnonzero(np.array(mined["gt_rank"]) > 1))
             exact: dict[str, Any] = {"llm": ORACLE, "editor": "world", "candidates": 1, "ledger": options.output}
             records = synthesize(failures, pairs, model, output=folder / "records", embed_source_images=False, **exact)
         return load_near_misses(records, pairs)
 
-    def _records(self, method: Method, data: StudyData) -> Product:
+    def _records(self, wanted: Records) -> Product:
         """Mine and repair, or take the records that were given."""
-        if self.setting.takes_records(method, data):
-            folders, records = [Path(place) for place in data.options.records], data.records
+        given = self.setting.options.records
+        if given and wanted == REPAIR:
+            folders, records = [Path(place) for place in given], self.setting.records
         else:
-            folders = [data.folder / method.product]
-            records = self._repair(method, data, folders[0])
+            folders = [self.setting.folder / wanted.name]
+            records = self._repair(wanted, folders[0])
         return Product(records, int(has_edit(records).sum()), *cost_of(folders))
 
-    def _repair(self, method: Method, data: StudyData, folder: Path) -> Dataset:
-        (llm, editor), pairs, model = self.setting.models[method.swap], data.pairs, data.options.model
-        self._take_over(data)
-        name = f"failures-{'-'.join(method.mine.values()) or 'best'}"  # variants share them
-        with self.setting.lock(f"{data.name}--{name}"):
-            wanted = self.setting.mining(method, data)
-            failures = mine(model, pairs, output=data.folder / name, cache_images=True, **wanted)
-        if len(method.directions) == 1:
-            failures = failures.select(np.flatnonzero(np.isin(failures["direction"][:], method.directions)))
-        options = changed(llm) | changed(editor) | dict(method.synthesize)
+    def _repair(self, wanted: Records, folder: Path) -> Dataset:
+        setting, (llm, editor) = self.setting, self.setting.models_of(wanted.name)
+        pairs, model = setting.pairs, setting.options.model
+        self._take_over()
+        name = f"failures-{'-'.join(wanted.mine.values()) or 'best'}"  # variants share them
+        with setting.lock(name):
+            how = setting.mining(wanted)
+            failures = mine(model, pairs, output=setting.folder / name, cache_images=True, **how)
+        if len(wanted.directions) == 1:
+            failures = failures.select(np.flatnonzero(np.isin(failures["direction"][:], wanted.directions)))
+        options = changed(llm) | changed(editor) | dict(wanted.synthesize)
         required = {"llm": llm.llm, "editor": editor.editor, "output": folder}
         try:
             return synthesize(failures, pairs, model, embed_source_images=False, **options | required)
         except NothingRepaired as error:  # the study leaves the method out and goes on
             raise NoRecords(str(error)) from error
 
-    def _take_over(self, data: StudyData) -> None:
+    def _take_over(self) -> None:
         """Let methods that ask what existing records have paid for take it from there, once."""
-        paid = [Path(place) for place in data.options.records if Path(place).is_dir() and has_payments(place)]
-        if paid and not (data.folder / "failures-best").exists():
-            with open_ledger(self.setting.models[None].llm, data.folder) as ledger:
+        setting = self.setting
+        paid = [Path(place) for place in setting.options.records if Path(place).is_dir() and has_payments(place)]
+        if paid and not (setting.folder / "failures-best").exists():
+            with open_ledger(setting.models[None].llm, setting.folder) as ledger:
                 for place in paid:
                     link_candidates(take_over(ledger.database, ledger.run, place), ledger.folder)
 
-    def _samples(self, maker: Maker, data: StudyData) -> Product:
-        folder = data.folder / maker.name
-        summary = self._stage(maker, data, folder).run(lambda _: self._make(maker, data, folder))
+    def _samples(self, maker: Maker) -> Product:
+        folder = self.setting.folder / maker.name
+        summary = self._stage(maker, folder).run(lambda _: self._make(maker, folder))
         samples = Dataset.from_file(str(folder / SAMPLES_FILE))
         return Product(samples, len(samples), summary["llm"], summary["images"], summary["dollars"])
 
-    def _make(self, maker: Maker, data: StudyData, folder: Path) -> dict[str, Any]:
+    def _make(self, maker: Maker, folder: Path) -> dict[str, Any]:
         models = self.setting.models[None]
         # a maker without an LLM loads none, and the ceilings apply all the same
         none: dict[str, Any] = {"llm": ORACLE, "llm_base_url": None, "reasoning_effort": None, "batch": False}
@@ -149,22 +148,21 @@ class Products:
         with open_ledger(llm, folder) as ledger:
             chat = open_chat(llm, ledger)
             editor = open_editor(models.editor, models.llm) if "editor" in maker.means else None
-            context = MakerContext(data.pairs, data.base, chat, editor, spacy_model=self.setting.spacy_model)
-            rows = asyncio.run(make_samples(maker, context))
+            pairs, base, parser = self.setting.pairs, self.setting.base, self.setting.spacy_model
+            context = MakerContext(maker, pairs, base, chat, editor, spacy_model=parser)
+            rows = asyncio.run(context.run())
         samples = build(rows, folder / SAMPLES_FILE, SAMPLES)
         build(context.dropped, folder / DROPPED_FILE, DROPPED)
-        texts, images = known_dollars(chat.usage.values()), context.image_dollars
-        saved = sum(use.dollars_saved for use in chat.usage.values())
         return {
-            "llm": context.asked.llm,
-            "images": context.asked.images,
-            "tried": context.tried,
+            "llm": context.llm_calls,
+            "images": context.images,
+            "tried": len(context.captions),
             "samples": len(samples),
-            "dollars": None if texts is None or images is None else texts + saved + images,
+            "dollars": context.dollars,
             "dropped": Counter(row["reason"] for row in context.dropped),
         }
 
-    def _stage(self, maker: Maker, data: StudyData, folder: Path) -> Stage:
+    def _stage(self, maker: Maker, folder: Path) -> Stage:
         """Return the folder of a maker's samples. Options that it does not use may change later."""
         models = self.setting.models[None]
         used = {"editor": models.editor, "llm": models.llm}
@@ -176,17 +174,11 @@ class Products:
             inputs["spacy_model"] = self.setting.spacy_model
         inputs |= {
             "maker": maker.name,
-            "pairs_fingerprint": data.pairs.fingerprint,
-            "model_digest": data.base.digest,
+            "pairs_fingerprint": self.setting.pairs.fingerprint,
+            "model_digest": self.setting.base.digest,
             "prompts": wording_digest(maker, prompts_of(models.llm)),
         }
         return Stage("study", folder, [value for name, value in used.items() if name in maker.means], inputs)
-
-
-async def make_samples(maker: Maker, context: MakerContext) -> list[dict[str, Any]]:
-    await context.chat.collect()
-    async with context.open(edits=maker.edits, draws=maker.draws):
-        return await maker.make(context)
 
 
 def wording_digest(maker: Maker, prompts: Prompts = SHIPPED) -> str:

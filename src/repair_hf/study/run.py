@@ -11,7 +11,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,13 @@ from repair_hf.llm.batches import BatchesOpen
 from repair_hf.records.dataset import NoRecords
 from repair_hf.runtime.options import UserError, did_you_mean, fill
 from repair_hf.study.cells import run_cell
+from repair_hf.study.methods.context import Maker
 from repair_hf.study.methods.registry import check_installed
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
 from repair_hf.study.plan import Plan
 from repair_hf.study.products import Products
 from repair_hf.study.results import Cell, Results, Row
-from repair_hf.study.setting import Setting
+from repair_hf.study.setting import Setting, open_settings
 from repair_hf.study.tables import tables_of, write_page
 from repair_hf.synthesis.models import check_editor, check_llm
 
@@ -50,97 +51,110 @@ def run_study(*, output: str | Path, **options: Any) -> list[Finding]:
         RunStopped: If a ceiling is reached or a provider is down.
     """
     kinds = (StudyOptions, StudyPairsOptions, StudyLLMOptions, StudyEditorOptions)
-    setting = Setting(*fill(kinds, options | {"output": str(output)}, "run_study"))
-    return run_cells(setting, chosen(setting))
+    settings = open_settings(*fill(kinds, options | {"output": str(output)}, "run_study"))
+    return run_cells(settings, chosen(settings))
 
 
-def run_cells(setting: Setting, wanted: list[str], tell: Callable[[str], None] = lambda line: None) -> list[Finding]:
+def run_cells(
+    settings: Sequence[Setting], wanted: list[str], tell: Callable[[str], None] = lambda line: None
+) -> list[Finding]:
     """Run what is missing, unless the options want the tables alone; write them, and return them."""
     logging.getLogger("repair_hf.training").setLevel(logging.WARNING)  # a line for each cell is enough
-    study = Study(setting, wanted, tell)
-    if not setting.options.table:
-        check(setting, wanted)
-        study.run()
-    sections = tables_of(study.plan)
-    write_page(sections, setting)
+    options, output = settings[0].options, settings[0].output
+    results = Results(options.results or output / "results.parquet")
+    studies = [Study(setting, wanted, results, tell) for setting in settings]
+    if not options.table:
+        check(settings, wanted)
+        run_all(studies)
+    sections = tables_of([study.plan for study in studies])
+    write_page(sections, output, is_toy=any(setting.is_toy for setting in settings))
     return sections
 
 
+def run_all(studies: Sequence[Study]) -> None:
+    """Run all cells, one after the other, until none is missing.
+
+    Raises:
+        RunStopped: If a ceiling is reached or a provider is down.
+        BatchesOpen: If answers will come with a batch; everything else is done.
+    """
+    for study in studies:
+        study.submit()
+    while steps := [is_news for study in studies if (is_news := study.step()) is not None]:
+        if not any(steps):
+            time.sleep(1)  # other processes work on all that is left
+    if stops := [stop for study in studies for stop in study.with_provider.values()]:
+        raise BatchesOpen({run: each for stop in stops for run, each in stop.open.items()})
+    arms = [arm for study in studies if study.setting.options.keep_models for arm in study.plan.arms()]
+    kept = {row.cell.run for arm in arms for row in (*arm.rows, *arm.same_steps, *arm.same_compute)}
+    for folder in (studies[0].setting.output / "cells").glob("*"):
+        if folder.name not in kept:  # what tuning has left, unless it is reported
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 class Study:
-    """The cells of a study, and the file of their results.
+    """The cells of a study on one dataset.
 
     Args:
         setting: What is compared.
         wanted: Names of the methods.
+        results: The file of all results.
         tell: Called with a line for each finished cell.
 
     Attributes:
         plan: Its `arms` are the finished ones.
+        with_provider: Methods that wait for a batch, in this run.
     """
 
-    def __init__(self, setting: Setting, wanted: list[str], tell: Callable[[str], None] = lambda line: None) -> None:
-        self.setting, self.tell, self.products = setting, tell, Products(setting)
-        self.results = Results(setting.options.results or setting.output / "results.parquet")
+    def __init__(
+        self, setting: Setting, wanted: list[str], results: Results, tell: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self.setting, self.results, self.tell, self.products = setting, results, tell, Products(setting)
         self.plan = Plan(setting, wanted, self.find)
-        self._with_provider: dict[tuple[str, str], BatchesOpen] = {}  # methods that wait for a batch, in this run
+        self.with_provider: dict[str, BatchesOpen] = {}
 
     def find(self, cell: Cell) -> Row | None:
         """Return a finished cell, checked against this study's options and, unless for a table, against its data."""
         if cell not in self.results.rows:
             return None
-        data, is_table = self.setting.datasets[cell.data], self.setting.options.table
-        options = self._options(cell.data, cell.method, cell.split)
-        return self.results.find(cell, options=options, content=None if is_table else data.content(cell.split))
+        content = None if self.setting.options.table else self.setting.content(cell.split)
+        return self.results.find(cell, options=self.setting.digest(cell.method, cell.split), content=content)
 
-    @cache  # noqa: B019
-    def _options(self, data: str, method: str, split: str) -> str:
-        return self.setting.digest(self.setting.methods.get(method), self.setting.datasets[data], split)
+    def submit(self) -> None:
+        """With a batch API, give the provider all batches, before the first training."""
+        if self.setting.models[None].llm.batch:
+            for name in self.plan.wanted:
+                self._with_data(name, partial(self.products.of, self.setting.methods[name]))
 
-    def run(self) -> None:
-        """Run all cells, one after the other, until none is missing.
-
-        Raises:
-            RunStopped: If a ceiling is reached or a provider is down.
-            BatchesOpen: If answers will come with a batch; everything else is done.
-        """
-        if self.setting.models[None].llm.batch:  # all batches are with the provider before the first training
-            for data in self.setting.datasets.values():
-                for name in self.plan.wanted:
-                    self._with_data(data.name, name, partial(self.products.of, self.setting.methods[name], data))
-        while True:
-            self.results.read()
-            self.plan.arms()
-            missing = [cell for cell in self.plan.missing if (cell.data, cell.method) not in self._with_provider]
-            if not missing:
-                break
-            if not any([self._try(cell) for cell in missing]):
-                time.sleep(1)  # other processes work on all that is left
-        if self._with_provider:
-            raise BatchesOpen({run: each for stop in self._with_provider.values() for run, each in stop.open.items()})
-        self._forget_tried()
+    def step(self) -> bool | None:
+        """Try each missing cell; return whether anything is known now that was not before, or None if none is left."""
+        self.results.read()
+        self.plan.arms()
+        missing = [cell for cell in self.plan.missing if cell.method not in self.with_provider]
+        return any([self._try(cell) for cell in missing]) if missing else None
 
     def _try(self, cell: Cell) -> bool:
         """Run a cell unless another process does; return whether anything is known now that was not before."""
-        if (cell.data, cell.method) in self.plan.left_out:
+        if cell.method in self.plan.left_out:
             return True
         try:
             with self.setting.lock(cell.run, waits=False):
                 self.results.read()
                 if self.find(cell) is None:
-                    self._with_data(cell.data, cell.method, partial(self._run, cell))
+                    self._with_data(cell.method, partial(self._run, cell))
         except filelock.Timeout:
             return False
         return True
 
-    def _with_data(self, data: str, method: str, work: Callable[[], Any]) -> None:
+    def _with_data(self, method: str, work: Callable[[], Any]) -> None:
         """Do what needs a method's data, and note if it has none, or waits for a batch."""
         try:
             work()
         except NoRecords as error:
-            self.plan.left_out[data, method] = str(error)
-            self.tell(f"left out {method} on {data}: {error}")
+            self.plan.left_out[method] = str(error)
+            self.tell(f"left out {method} on {self.setting.name}: {error}")
         except BatchesOpen as stop:
-            self._with_provider[data, method] = stop
+            self.with_provider[method] = stop
 
     def _run(self, cell: Cell) -> None:
         row = run_cell(cell, self.setting, self.products)
@@ -151,35 +165,27 @@ class Study:
         seconds = f"   {row['seconds']:,.0f} s" if row["seconds"] else ""
         self.tell(f"cell    {cell.name}   R@1 {r1}{seconds}")
 
-    def _forget_tried(self) -> None:
-        """Delete the weights that tuning has left, and keep those of reported cells if they are wanted."""
-        arms = self.plan.arms() if self.setting.options.keep_models else []
-        kept = {row.cell.run for arm in arms for row in (*arm.rows, *arm.same_steps, *arm.same_compute)}
-        for folder in (self.setting.output / "cells").glob("*"):
-            if folder.name not in kept:
-                shutil.rmtree(folder, ignore_errors=True)
 
-
-def chosen(setting: Setting) -> list[str]:
+def chosen(settings: Sequence[Setting]) -> list[str]:
     """Return the methods of the study: those that are named, or all whose required options are set."""
-    names = setting.options.methods or (ON_RECORDS if setting.options.records else [])
-    lacks = lacking(setting)
+    has_records, methods = all(setting.options.records for setting in settings), settings[0].methods
+    names, lacks = settings[0].options.methods or (ON_RECORDS if has_records else []), lacking(settings)
     for name in names:
-        if name not in setting.methods:
-            meant = did_you_mean([name], setting.methods)
+        if name not in methods:
+            meant = did_you_mean([name], methods)
             raise UserError(f"`methods` has {name!r}, which is unknown. {meant}See `repair-hf study --list`.")
         if name in lacks:
             raise UserError(f"The method `{name}` needs {in_words(lacks[name])}; set it, or leave the method out.")
-    return list(names) or [name for name in setting.methods if name not in lacks]
+    return list(names) or [name for name in methods if name not in lacks]
 
 
-def lacking(setting: Setting) -> dict[str, list[str]]:
+def lacking(settings: Sequence[Setting]) -> dict[str, list[str]]:
     """Return the methods that need options which are not set, and these."""
     found = {
-        name: sorted({lack for data in setting.datasets.values() for lack in setting.lacks(method, data)})
-        for name, method in setting.methods.items()
+        name: sorted({lack for setting in settings for lack in setting.lacks(method)})
+        for name, method in settings[0].methods.items()
     }
-    return {name: options for name, options in found.items() if options}
+    return {name: lacks for name, lacks in found.items() if lacks}
 
 
 def in_words(options: Iterable[str]) -> str:
@@ -187,23 +193,22 @@ def in_words(options: Iterable[str]) -> str:
     return " and ".join(f"`{option}`" for option in options)
 
 
-def check(setting: Setting, wanted: Sequence[str]) -> None:
+def check(settings: Sequence[Setting], wanted: Sequence[str]) -> None:
     """Report a missing or damaged split, model or package before anything is paid, also in a dry run."""
-    methods, options = [setting.methods[name] for name in wanted], setting.options
+    methods, options = [settings[0].methods[name] for name in wanted], settings[0].options
     check_installed(methods)
-    for data in setting.datasets.values():
-        if data.options.records:
-            data.records  # noqa: B018  # loads and checks them
-        if data.world is None:
+    for setting in settings:
+        if setting.options.records:
+            setting.records  # noqa: B018  # loads and checks them
+        if setting.world is None:
             for split in (options.test_split, *([options.validation_split] if options.tune else [])):
-                data.held_out(split)
+                setting.held_out(split)
         for method in methods:
-            if setting.takes_records(method, data):
-                continue
-            (llm, editor), makers = setting.models[method.swap], method.parts.values()
-            if "spacy_model" in method.means and setting.spacy_model != "world":
+            (llm, editor), means = setting.models_of(method.name), setting.means(method)
+            if "spacy_model" in means and setting.spacy_model != "world":
                 load_parser(setting.spacy_model, noun_chunks=True)
-            if "llm" in method.means:
+            if "llm" in means:
                 check_llm(llm)
-            if "editor" in method.means:
-                check_editor(editor, from_text=any(maker.draws for maker in makers))
+            if "editor" in means:
+                draws = any(isinstance(part, Maker) and part.draws for part in method.parts.values())
+                check_editor(editor, from_text=draws)

@@ -1,4 +1,4 @@
-"""What all trainings of a study share: its datasets, models and options, and what decides their results."""
+"""What all trainings of a study on a dataset share: pairs, models and options, and what decides their results."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import PairsOptions, UserError, changed, fields_of, fill, neutral_names
 from repair_hf.runtime.run_folder import digest
-from repair_hf.study.methods.method import TOY, Method
+from repair_hf.study.methods.context import TOY
+from repair_hf.study.methods.method import Method, Records
 from repair_hf.study.methods.registry import load_methods
+from repair_hf.study.methods.repair import REPAIR
 from repair_hf.study.options import OWN_DATA, SIZES, StudyOptions, StudyPairsOptions
 from repair_hf.synthesis.models import find_editor, find_llm, prompts_of
 from repair_hf.synthesis.options import EditorOptions, LLMOptions
@@ -41,36 +43,43 @@ class Models(NamedTuple):
     editor: EditorOptions
 
 
-class StudyData:
-    """One dataset: its pairs, what is known to match, and the retriever before any training; loaded on first use.
+class Setting:
+    """A study on one dataset: its options, settled, and what its trainings share, loaded on first use.
 
     Args:
-        name: Its name, and that of its folder.
+        name: The name of the dataset, and of its folder.
         options: The study's, with those of the dataset in their place.
-        given: Its images and captions.
+        given: The images and captions.
+        llm: The LLM of all methods.
+        editor: The image editor of all methods.
+
+    Attributes:
+        models: LLM and editor of the study (None), and those of each swap.
+        methods: All that exist.
+        spacy_model: Parser of captions.
+
+    Raises:
+        UserError: If options contradict each other.
     """
 
-    def __init__(self, name: str, options: StudyOptions, given: StudyPairsOptions) -> None:
-        pairs = given.pairs
-        if pairs is not None and options.size is not None:
-            raise UserError(
-                f"`size` {options.size} is one of the toy world, but `pairs` names {pairs}; leave one out."
-            )
-        if pairs is not None and options.model.startswith("world/") and not is_world(pairs):
-            raise UserError(
-                f"`model` {options.model} knows the toy world alone, and `pairs` names {pairs}; name the retriever "
-                "to train."
-            )
-        self.name, self.options, self.folder = name, options, Path(options.output) / name
+    def __init__(
+        self, name: str, options: StudyOptions, given: StudyPairsOptions, llm: LLMOptions, editor: EditorOptions
+    ) -> None:
+        _check_options(options, given)
+        self.name, self.options, self.output = name, options, Path(options.output)
+        self.folder, pairs = self.output / name, given.pairs
         self.size = OWN_DATA if pairs is not None else SIZES[options.size or "small"]
         self.world, self.max_queries = self.size.world, options.max_queries or self.size.max_queries
         self.pairs_options = PairsOptions(**asdict(given) | {"pairs": pairs or str(self.folder / "world")})
         self.is_toy = self.world is not None or is_world(self.pairs_options.pairs)
+        self.models: dict[str | None, Models] = _models(options, llm, editor)
+        self.methods = load_methods(options.swaps or ())
+        self.spacy_model = options.spacy_model or ("world" if self.is_toy else PARSER)
 
     def build(self) -> None:
         """Draw the toy world, unless it is there."""
         if self.world is not None:
-            with lock(self.folder.parent, f"{self.name}--world"):
+            with self.lock("world"):
                 build_world(self.pairs_options.pairs, splits=dict(self.world), domain=DOMAIN)
 
     @cached_property
@@ -109,99 +118,71 @@ class StudyData:
         records = self.records["record_id"][:] if self.options.records else []
         return digest([*data, self.base.digest, records])
 
+    def lock(self, part: str, *, waits: bool = True) -> filelock.FileLock:
+        """Return the lock of a part of the study on this dataset, for the processes that share it."""
+        folder = self.output / ".locks"
+        folder.mkdir(parents=True, exist_ok=True)
+        return filelock.FileLock(folder / f"{self.name}--{part}.lock", timeout=-1 if waits else 0)
 
-class Setting:
-    """The options of a study, settled. Contradictions raise a UserError.
-
-    Attributes:
-        models: The study's LLM and editor (None), and those of each swap.
-        methods: All that exist.
-        spacy_model: Parser of captions.
-    """
-
-    def __init__(
-        self, options: StudyOptions, pairs: StudyPairsOptions, llm: LLMOptions, editor: EditorOptions
-    ) -> None:
-        known = {each.name for each in fields(RepairConfig) if each.init}
-        for name in options.training or {}:
-            if name in OWN_TRAINING:
-                raise UserError(f"`training` has {name!r}, which the study sets itself; leave it out.")
-            if name not in known:
-                raise UserError(f"`training` has {name!r}, which `repair-hf train` does not know.")
-        self.options, self.output = options, Path(options.output)
-        self.datasets = {each.name: each for each in _datasets(options, pairs)}
-        self.models: dict[str | None, Models] = _models(options, llm, editor)
-        self.methods = load_methods(options.swaps or ())
-        has_toys = all(each.is_toy for each in self.datasets.values())
-        self.spacy_model = options.spacy_model or ("world" if has_toys else PARSER)
-
-    def lock(self, name: str, *, waits: bool = True) -> filelock.FileLock:
-        """Return the lock of a part of the study, for the processes that share it."""
-        return lock(self.output, name, waits=waits)
-
-    def training(self, data: StudyData) -> dict[str, Any]:
-        """Return the options of `RepairConfig` that all methods share."""
-        batch = self.options.batch_size or data.size.batch_size
+    @property
+    def training(self) -> dict[str, Any]:
+        """The options of `RepairConfig` that all methods share."""
+        batch = self.options.batch_size or self.size.batch_size
         return {"per_device_train_batch_size": batch, **(self.options.training or {})}
 
-    def mining(self, method: Method, data: StudyData) -> dict[str, Any]:
+    def mining(self, records: Records) -> dict[str, Any]:
         """Return the options of `mine`."""
-        shared = {"max_queries": data.max_queries, "d_i2t": self.options.d_i2t, "d_t2i": self.options.d_t2i}
-        return shared | dict(method.mine)
+        shared = {"max_queries": self.max_queries, "d_i2t": self.options.d_i2t, "d_t2i": self.options.d_t2i}
+        return shared | dict(records.mine)
 
-    def takes_records(self, method: Method, data: StudyData) -> bool:
-        """Return whether the records that a method trains on were given."""
-        return bool(data.options.records) and method.product == "repair"
+    def models_of(self, name: str) -> Models:
+        """Return the LLM and the editor of a method or of its data, by name."""
+        return self.models.get(name) or self.models[None]
 
-    def lacks(self, method: Method, data: StudyData) -> list[str]:
+    def means(self, method: Method) -> frozenset[str]:
+        """Return what the data of a method need, as for a `Maker`; nothing if they were given."""
+        is_given = self.options.records and method.records == REPAIR
+        return frozenset() if is_given else method.means
+
+    def lacks(self, method: Method) -> list[str]:
         """Return the options that a method needs and the study does not have."""
-        means = () if self.takes_records(method, data) else sorted(method.means)
-        llm, editor = self.models[method.swap]
+        llm, editor = self.models_of(method.name)
         places = {"llm": find_llm(llm)[0], "editor": find_editor(editor)[0]}
-        return [each for each in means if not data.is_toy and (each == TOY or places.get(each) == "world")]
+        means = () if self.is_toy else sorted(self.means(method))
+        return [each for each in means if each == TOY or places.get(each) == "world"]
 
-    def deciding(self, method: Method | None, data: StudyData) -> dict[str, Any]:
+    def deciding(self, method: Method | None) -> dict[str, Any]:
         """Return the options that decide a method's results, besides its settings and seed; None is the base.
 
         They name no folder of this machine, so that results can be kept beside a recipe.
         """
-        pairs = _deciding(data.pairs_options, but=("pairs", "image_folder"))
-        if data.world is not None:
-            pairs |= {"world": {**data.world, "domain": digest_of_domain(DOMAINS[DOMAIN]), "near": NEAR_MISSES}}
-        found: dict[str, Any] = {"pairs": pairs, "model": data.options.model, "near": data.options.near_misses}
+        pairs = _deciding(self.pairs_options, but=("pairs", "image_folder"))
+        if self.world is not None:
+            pairs |= {"world": {**self.world, "domain": digest_of_domain(DOMAINS[DOMAIN]), "near": NEAR_MISSES}}
+        found: dict[str, Any] = {"pairs": pairs, "model": self.options.model, "near": self.options.near_misses}
         if method is None:
             return found
-        found |= {"training": self.training(data)}
-        if self.takes_records(method, data):
-            return found
-        (llm, editor), used = self.models[method.swap], method.means
-        if method.fill:
-            found |= {"mine": self.mining(method, data), "synthesize": dict(method.synthesize)}
+        (llm, editor), used = self.models_of(method.name), self.means(method)
+        found |= {"training": self.training}
+        if method.records and used:
+            found |= {"mine": self.mining(method.records), "synthesize": dict(method.records.synthesize)}
         found |= {"llm": _deciding(llm), "prompts": prompts_of(llm).digest()} if "llm" in used else {}
         found |= {"editor": _deciding(editor)} if "editor" in used else {}
         return found | ({"spacy_model": self.spacy_model} if "spacy_model" in used else {})
 
-    def digest(self, method: Method | None, data: StudyData, split: str) -> str:
+    @cache  # noqa: B019
+    def digest(self, method: str, split: str) -> str:
         """Digest the options that decide a cell, besides its settings and seed."""
-        return digest(self.deciding(method, data) | {"split": split})
+        return digest(self.deciding(self.methods.get(method)) | {"split": split})
 
 
-def lock(output: Path, name: str, *, waits: bool = True) -> filelock.FileLock:
-    folder = output / ".locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    return filelock.FileLock(folder / f"{name}.lock", timeout=-1 if waits else 0)
-
-
-def _deciding(options: Any, but: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the options that decide a result and are not at their defaults."""
-    ignored = {*but, *neutral_names(options)}
-    return {name: value for name, value in changed(options).items() if name not in ignored}
-
-
-def _datasets(options: StudyOptions, pairs: StudyPairsOptions) -> list[StudyData]:
-    """Return the datasets of a study, in order."""
+def open_settings(
+    options: StudyOptions, pairs: StudyPairsOptions, llm: LLMOptions, editor: EditorOptions
+) -> list[Setting]:
+    """Return the study on each dataset, in order. Contradictions raise a UserError."""
     if options.datasets is None:
-        return [StudyData(options.size or ("small" if pairs.pairs is None else "pairs"), options, pairs)]
+        name = options.size or ("small" if pairs.pairs is None else "pairs")
+        return [Setting(name, options, pairs, llm, editor)]
     known, found = [*fields_of(PairsOptions), *OF_DATASET], []
     for name, own in options.datasets.items():
         _check_named("datasets", name, own, "pairs: data/flickr30k")
@@ -210,10 +191,32 @@ def _datasets(options: StudyOptions, pairs: StudyPairsOptions) -> list[StudyData
         try:
             of_study = replace(options, datasets=None, **{key: own[key] for key in own if key in OF_DATASET})
             of_pairs = replace(pairs, **{key: own[key] for key in own if key not in OF_DATASET})
-            found.append(StudyData(name, of_study, of_pairs))
+            found.append(Setting(name, of_study, of_pairs, llm, editor))
         except UserError as error:
             raise UserError(f"`datasets` {name}: {error}") from error
     return found
+
+
+def _check_options(options: StudyOptions, given: StudyPairsOptions) -> None:
+    pairs, known = given.pairs, {each.name for each in fields(RepairConfig) if each.init}
+    if pairs is not None and options.size is not None:
+        raise UserError(f"`size` {options.size} is one of the toy world, but `pairs` names {pairs}; leave one out.")
+    if pairs is not None and options.model.startswith("world/") and not is_world(pairs):
+        raise UserError(
+            f"`model` {options.model} knows the toy world alone, and `pairs` names {pairs}; name the retriever to "
+            "train."
+        )
+    for name in options.training or {}:
+        if name in OWN_TRAINING:
+            raise UserError(f"`training` has {name!r}, which the study sets itself; leave it out.")
+        if name not in known:
+            raise UserError(f"`training` has {name!r}, which `repair-hf train` does not know.")
+
+
+def _deciding(options: Any, but: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the options that decide a result and are not at their defaults."""
+    ignored = {*but, *neutral_names(options)}
+    return {name: value for name, value in changed(options).items() if name not in ignored}
 
 
 def _models(options: StudyOptions, llm: LLMOptions, editor: EditorOptions) -> dict[str | None, Models]:

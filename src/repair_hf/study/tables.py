@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -22,45 +23,53 @@ from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.study.differences import BOTH, NEAR, RETRIEVAL, Gain, differences, gain
 from repair_hf.study.plan import PLAIN, SCORED, Arm, Plan
 from repair_hf.study.results import MEASURES, Cell, Row
-from repair_hf.study.setting import Setting
 
 COSTS = ("samples", "LLM calls", "images", "dollars")
-R1, TRUTH = SCORED[:2], SCORED[2:]
+R1 = SCORED[:2]
 FEW = 200  # images; with fewer, an interval of R@1 is about ten points wide
 TOY = (
     "The world is a toy: its pictures are drawn, and its LLM and image editor are scripted. The numbers say nothing "
     "about photographs."
 )
 
-Scored = Mapping[str, Sequence[Row]]  # name in the tables -> a row of each seed
-Compared = Mapping[str, Mapping[str, Mapping[str, Gain]]]  # name -> `steps` or `compute` -> metric
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the tables: the base, an arm, or plain training of another length than its own."""
+
+    name: str
+    rows: Sequence[Row]  # one of each seed
+    arm: Arm | None = None
+    # gains over plain training of equal steps and of equal compute, by metric; empty for plain training itself
+    steps: Mapping[str, Gain] = field(default_factory=dict)
+    compute: Mapping[str, Gain] = field(default_factory=dict)
+
+    def cells(self, metrics: Sequence[str]) -> list[str]:
+        """Return the mean of each metric over seeds."""
+        return [mean_cell([row.metrics for row in self.rows], metric) for metric in metrics]
+
+    def costs(self) -> list[str]:
+        """Return what the part of the data that is trained on has cost; see `COSTS`."""
+        if self.arm is None:
+            return [NONE] * len(COSTS)
+        row, places = self.rows[0], {"samples": 0, "llm_calls": 0, "images": 0, "dollars": 2}
+        return [NONE if row[name] is None else f"{row[name] * row['share']:,.{n}f}" for name, n in places.items()]
 
 
-def tables_of(plan: Plan) -> list[Finding]:
-    """Return all tables of what is finished."""
-    bases = {data.name: base for data in plan.setting.datasets.values() if (base := plan.base(data))}
-    arms = [arm for arm in plan.arms() if arm.cell.data in bases]
-    names = labels(arms)
-    compared = {
-        name: {
-            "steps": differences(arm.rows, arm.same_steps, bases[arm.cell.data]),
-            "compute": differences(arm.rows, arm.same_compute, bases[arm.cell.data]),
-        }
-        for name, arm in names.items()
-        if arm.rows[0] is not arm.same_steps[0]  # plain training itself
-    }
-    scored: dict[str, Sequence[Row]] = {f"base{_of(name, bases)}": [row] for name, row in bases.items()}
-    scored |= {name: arm.rows for name, arm in names.items()} | plain_runs(arms, bases)
-    found = [
-        left_out(plan),
-        summary(names, scored, compared),
-        retrieval(scored, plan.setting.options.paper),
-        near_misses(scored),
-        gains(names, compared),
-        default(names, bases),
-        cost(names),
-        tuning(plan),
-    ]
+def tables_of(plans: Sequence[Plan]) -> list[Finding]:
+    """Return all tables of what is finished, on one or several datasets."""
+    bases = {plan.setting.name: base for plan in plans if (base := plan.base())}
+    arms = [arm for plan in plans for arm in plan.arms() if arm.cell.data in bases]
+    lines = [Line(f"base{_of(name, bases)}", [row]) for name, row in bases.items()]
+    for name, arm in labels(arms).items():
+        gained: list[Mapping[str, Gain]] = []
+        if arm.rows[0] is not arm.same_steps[0]:  # plain training itself
+            gained = [differences(arm.rows, rows, bases[arm.cell.data]) for rows in (arm.same_steps, arm.same_compute)]
+        lines.append(Line(name, arm.rows, arm, *gained))
+    lines += [Line(name, rows) for name, rows in plain_runs(arms, bases).items()]
+    papers = {plan.setting.name: paper for plan in plans if (paper := plan.setting.options.paper)}
+    found = [left_out(plans), summary(lines), retrieval(lines, papers), near_misses(lines), gains(lines)]
+    found += [default(lines), cost(lines), tuning(plans)]
     return [each for each in found if each is not None]
 
 
@@ -94,28 +103,24 @@ def plain_runs(arms: Sequence[Arm], bases: Mapping[str, Row]) -> dict[str, Seque
     return {f"{PLAIN}{_of(cell.data, bases)}, {cell.epochs:g} epochs": found[cell] for cell in kept}
 
 
-def left_out(plan: Plan) -> Finding | None:
+def left_out(plans: Sequence[Plan]) -> Finding | None:
     """List the methods without rows in the tables, with the reason."""
-    reasons = {f"{name} on {data}": why for (data, name), why in plan.left_out.items()}
-    if plan.missing:
-        first = ", ".join(cell.name for cell in list(plan.missing)[:3])
-        reasons["not trained yet"] = f"{len(plan.missing):,} cells or more, such as {first}"
+    reasons = {f"{name} on {plan.setting.name}": why for plan in plans for name, why in plan.left_out.items()}
+    if missing := [cell for plan in plans for cell in plan.missing]:
+        first = ", ".join(cell.name for cell in missing[:3])
+        reasons["not trained yet"] = f"{len(missing):,} cells or more, such as {first}"
     text = " ".join(f"`{name}`: {why}." for name, why in reasons.items())
     return Finding("left_out", "Left out", text) if text else None
 
 
-def summary(names: Mapping[str, Arm], scored: Scored, compared: Compared) -> Finding:
+def summary(lines: Sequence[Line]) -> Finding:
     """Tabulate R@1, near misses, the gain over plain training at equal compute, and the cost of the data."""
-    metrics = _measured(SCORED, scored)
-    rows = {}
-    for name, own in scored.items():
-        gained = compared.get(name, {}).get("compute", {})
-        rows[name] = [_cell(own, metric) for metric in metrics]
-        rows[name] += [str(gained.get(metric, NONE)) for metric in (*metrics, BOTH)]
-        rows[name] += _cost(own[0]) if name in names else [NONE] * len(COSTS)
-    heads = ["method", *map(_head, metrics), *(f"{_head(metric)}, gain" for metric in (*metrics, BOTH)), *COSTS]
-    sizes = sorted({len(each[0].ranks["i2t"]) for each in scored.values()})
-    seeds = max((len(each) for each in scored.values()), default=0)
+    metrics = _measured(lines)
+    gained = [*metrics, BOTH]
+    rows = [one.cells(metrics) + [str(one.compute.get(each, NONE)) for each in gained] + one.costs() for one in lines]
+    heads = [*map(_head, metrics), *(f"{_head(metric)}, gain" for metric in gained), *COSTS]
+    sizes = sorted({len(one.rows[0].ranks["i2t"]) for one in lines})
+    seeds = max((len(one.rows) for one in lines), default=0)
     alone = "" if seeds > 1 else " (one seed: other images alone)"
     few = ", too few for a conclusion" if min(sizes, default=FEW) < FEW else ""
     note = (
@@ -123,133 +128,134 @@ def summary(names: Mapping[str, Arm], scored: Scored, compared: Compared) -> Fin
         "*near*: share of near misses in which the query is nearer to the truth than to the false positive. *Gain*: "
         f"over plain training of equal compute, in points, with the 95% interval{alone} (*: excludes 0); *both*: the "
         "mean of the gains before it. "
-        f"These are {len(compared) * (len(metrics) + 1)} comparisons; one in twenty excludes 0 by chance."
+        f"These are {len([one for one in lines if one.compute]) * len(gained)} comparisons; one in twenty excludes 0 "
+        "by chance."
     )
-    return Finding("summary", "In one table", note, _frame(heads, rows))
+    return Finding("summary", "In one table", note, _frame(heads, lines, rows))
 
 
-def retrieval(scored: Scored, paper: str | None) -> Finding:
-    """Tabulate R@1, R@5, R@10 and MRR of everything that was trained; the CSV has each seed."""
-    rows = {name: [_cell(own, metric) for metric in RETRIEVAL] for name, own in scored.items()}
-    heads = ["method", *map(label, RETRIEVAL)]
+def retrieval(lines: Sequence[Line], papers: Mapping[str, str]) -> Finding:
+    """Tabulate R@1, R@5, R@10 and MRR of all trainings; `papers` says which dataset of RePair's paper a dataset is."""
+    rows, heads = [one.cells(RETRIEVAL) for one in lines], [*map(label, RETRIEVAL)]
     note = (
         "R@K in %: an annotated positive is among the top K. MRR: mean of 1 / rank of the best one. Ties are ranked "
         "pessimistically. ±: standard deviation over seeds."
     )
-    if paper:
-        published = published_results(paper)
-        for name, cells in rows.items():
-            figures = published.get(name.split(",")[0], {})
+    if papers:
+        published = {name: published_results(paper) for name, paper in papers.items()}
+        for one, cells in zip(lines, rows, strict=True):
+            figures = published.get(one.rows[0].cell.data, {}).get(one.rows[0].cell.method, {})
             cells += [f"{float(figures[metric]):.2f}" if figures.get(metric) else NONE for metric in R1]
         heads += [f"paper: {label(name)}" for name in R1]
-        note += f" The columns `paper` hold the figures of RePair's paper for {paper}; they were not measured here."
-    data = [{"method": name, "seed": row.cell.seed, **row.metrics} for name, own in scored.items() for row in own]
-    return Finding("retrieval", "Retrieval", note, _frame(heads, rows), data=pd.DataFrame(data))
+        named = " and ".join(papers.values())
+        note += f" The columns `paper` hold the figures of RePair's paper for {named}; they were not measured here."
+    data = [{"method": one.name, "seed": row.cell.seed, **row.metrics} for one in lines for row in one.rows]
+    return Finding("retrieval", "Retrieval", note, _frame(heads, lines, rows), data=pd.DataFrame(data))
 
 
-def near_misses(scored: Scored) -> Finding | None:
+def near_misses(lines: Sequence[Line]) -> Finding | None:
     """Tabulate the accuracies on near misses, if there are any."""
-    rows = {name: [_cell(own, metric) for metric in NEAR] for name, own in scored.items() if own[0].near}
-    if not rows:
+    measured = [one for one in lines if one.rows[0].near]
+    if not measured:
         return None
-    near = next(iter(scored.values()))[0].near
+    near = lines[0].rows[0].near
     counts = [f"{len(near[f'{way}_truth']):,} {way.upper()}" for way in DIRECTIONS if f"{way}_truth" in near]
     note = (
         f"{', '.join(counts)}: failures of the base in this split, audited and repaired. *Truth*: share in which the "
         "query is nearer to the truth than to the false positive, 0 for the base. *Edit*: nearer to the edit than to "
         "what it was made from."
     )
-    return Finding("near_misses", "Near misses", note, _frame(["method", *map(_head, NEAR)], rows))
+    table = _frame([*map(_head, NEAR)], measured, [one.cells(NEAR) for one in measured])
+    return Finding("near_misses", "Near misses", note, table)
 
 
-def gains(names: Mapping[str, Arm], compared: Compared) -> Finding | None:
+def gains(lines: Sequence[Line]) -> Finding | None:
     """Tabulate each arm's gain over plain training at equal steps; the CSV has that at equal compute, too."""
+    compared = [one for one in lines if one.steps]
     if not compared:
         return None
-    metrics = [*_measured(SCORED, {name: names[name].rows for name in compared}), BOTH]
-    rows = {
-        name: [*(str(each["steps"].get(metric, NONE)) for metric in metrics), f"{names[name].ratio:g}x"]
-        for name, each in compared.items()
-    }
+    metrics = [*_measured(compared), BOTH]
+    rows = [
+        [*(str(one.steps.get(metric, NONE)) for metric in metrics), f"{one.arm.ratio:g}x"]
+        for one in compared
+        if one.arm
+    ]
     bounds = ("mean", "low", "high")
     data = [
-        {"method": name, "against": f"equal {against}", "metric": metric}
+        {"method": one.name, "against": f"equal {against}", "metric": metric}
         | {bound: getattr(found, bound) for bound in bounds}
-        for name, each in compared.items()
-        for against, by_metric in each.items()
+        for one in compared
+        for against, by_metric in (("steps", one.steps), ("compute", one.compute))
         for metric, found in by_metric.items()
     ]
     note = (
         "Gain over plain training of as many steps, in points, with the 95% interval (*: excludes 0). Steps for equal "
         "compute: as many as encode the method's images or captions, whichever is more."
     )
-    table = _frame(["method", *map(_head, metrics), "steps for equal compute"], rows)
+    table = _frame([*map(_head, metrics), "steps for equal compute"], compared, rows)
     return Finding("gains", "Against plain training of equal steps", note, table, data=pd.DataFrame(data))
 
 
-def default(names: Mapping[str, Arm], bases: Mapping[str, Row]) -> Finding | None:
+def default(lines: Sequence[Line]) -> Finding | None:
     """Apply the rule of docs/study.md for the default of `train`: which fill, loss and grid weight of `repair`."""
-    arms = {name: arm for name, arm in names.items() if arm.cell.method == "repair"}
+    arms = {one.name: one.arm for one in lines if one.arm and one.arm.cell.method == "repair"}
     if len(arms) < 2 or len({arm.cell.data for arm in arms.values()}) > 1:
         return None
-    scores: dict[str, Gain] = {}
-    r1: dict[str, Gain] = {}
-    for name, arm in arms.items():
-        base = bases[arm.cell.data]
-        for found, metrics in ((scores, SCORED), (r1, R1)):
-            over = gain(arm.rows, arm.same_compute, base, metrics)
-            assert over is not None, "R@1 is always measured"
-            found[name] = over.of_images()
+    base = lines[0].rows[0]
+    scores, r1 = (
+        {name: gain(arm.rows, arm.same_compute, base, metrics).of_images() for name, arm in arms.items()}
+        for metrics in (SCORED, R1)
+    )
     allowed = [name for name in arms if r1[name].high >= 0] or list(arms)
     best = max(allowed, key=lambda name: scores[name].mean)
-    rows = {}
+    rows = []
     for name in sorted(arms, key=lambda name: -scores[name].mean):
         behind = scores[name].of_images(scores[best])
         verdict = "tied" if behind.high >= 0 else "behind"
         verdict = "best" if name == best else verdict if name in allowed else "left out"
-        rows[name] = [str(scores[name]), str(behind) if name != best else NONE, str(r1[name]), verdict]
+        rows.append([name, str(scores[name]), str(behind) if name != best else NONE, str(r1[name]), verdict])
     note = (
         "Score: mean gain over plain training of equal compute, in R@1 and near misses, both directions. Intervals "
         "cover other images alone, with seeds averaged. Left out: R@1 is behind plain training. Tied: the score's "
         "distance from the best has an interval that includes 0."
     )
     heads = ["repair", "score", "from the best", "gain in R@1", "verdict"]
-    return Finding("default", "Which default", note, _frame(heads, rows))
+    return Finding("default", "Which default", note, pd.DataFrame(rows, columns=heads))
 
 
-def cost(names: Mapping[str, Arm]) -> Finding:
+def cost(lines: Sequence[Line]) -> Finding:
     """Tabulate what each arm's data and training cost, and its settings."""
-    rows = {}
-    for name, arm in names.items():
-        row, one = arm.rows[0], arm.cell
-        seconds = statistics.fmean(each["seconds"] for each in arm.rows)
+    trained, rows = [one for one in lines if one.arm], []
+    for line in trained:
+        row, one = line.rows[0], line.rows[0].cell
         how = " ".join(filter(None, (one.fill, one.loss, f"{one.grid_weight:g}" if one.grid_weight else "")))
-        rows[name] = [
-            *_cost(row),
+        cells = [
             f"{row['samples_encoded']:,}",
             f"{one.learning_rate:g}",
             f"{one.epochs:g}",
             how or NONE,
             f"{row['steps']:,}",
             f"{row['items']:,.0f}",
-            f"{seconds:,.0f}",
+            f"{statistics.fmean(each['seconds'] for each in line.rows):,.0f}",
         ]
-    heads = "method,samples,LLM calls,images,dollars,samples trained on,learning rate,epochs,loss,steps,items,seconds"
+        rows.append([*line.costs(), *cells])
+    heads = "samples trained on,learning rate,epochs,loss,steps,items,seconds".split(",")
     note = (
         "Calls, images and dollars as if methods shared nothing, rejects included; dollars at list prices, 0 for "
         "models on this machine. Items: images and captions that the training encoded."
     )
-    return Finding("cost", "Cost", note, _frame(heads.split(","), rows))
+    return Finding("cost", "Cost", note, _frame([*COSTS, *heads], trained, rows))
 
 
-def tuning(plan: Plan) -> Finding | None:
+def tuning(plans: Sequence[Plan]) -> Finding | None:
     """Tabulate what was tried on the validation split."""
-    if not plan.tried:
-        return None
     rows = [
         asdict(cell) | {metric: round(row.metrics[metric], 4) for metric in SCORED if metric in row.metrics}
+        for plan in plans
         for cell, row in plan.tried.items()
     ]
+    if not rows:
+        return None
     note = "Every training that was evaluated on the validation split, to choose the settings of the tables."
     return Finding("tuning", "Tuning", note, pd.DataFrame(rows).drop(columns=["split", "budget"]))
 
@@ -260,25 +266,24 @@ def published_results(dataset: str) -> dict[str, dict[str, str]]:
         return {row["method"]: row for row in csv.DictReader(file) if row["dataset"] == dataset}
 
 
-def write_page(sections: Sequence[Finding], setting: Setting) -> None:
+def write_page(sections: Sequence[Finding], folder: Path, *, is_toy: bool) -> None:
     """Write `study.md` and the CSV of each section, with a warning at the top."""
-    setting.output.mkdir(parents=True, exist_ok=True)
-    lines = ["# What does repair buy?", ""]
-    lines += [TOY, ""] if any(data.is_toy for data in setting.datasets.values()) else []
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = ["# What does repair buy?", "", *([TOY, ""] if is_toy else [])]
     for each in sections:
-        each.save(setting.output)
+        each.save(folder)
         lines += [f"## {each.title}", "", each.note, ""]
         if each.table is not None:
             lines += [markdown(list(each.table.columns), each.table.to_numpy().tolist()), ""]
-    write_atomically(setting.output / "study.md", "\n".join(lines))
+    write_atomically(folder / "study.md", "\n".join(lines))
 
 
 def _of(data: str, datasets: Any) -> str:
     return f" on {data}" if len(datasets) > 1 else ""
 
 
-def _measured(metrics: Sequence[str], scored: Scored) -> list[str]:
-    return [name for name in metrics if any(name in rows[0].metrics for rows in scored.values())]
+def _measured(lines: Sequence[Line]) -> list[str]:
+    return [name for name in SCORED if any(name in one.rows[0].metrics for one in lines)]
 
 
 def _head(metric: str) -> str:
@@ -286,14 +291,6 @@ def _head(metric: str) -> str:
     return metric if metric == BOTH else f"{way.upper()} near {measure}" if measure in MEASURES else label(metric)
 
 
-def _cost(row: Row) -> list[str]:
-    places = {"samples": 0, "llm_calls": 0, "images": 0, "dollars": 2}
-    return [NONE if row[name] is None else f"{row[name] * row['share']:,.{n}f}" for name, n in places.items()]
-
-
-def _cell(rows: Sequence[Row], name: str) -> str:
-    return mean_cell([row.metrics for row in rows], name)
-
-
-def _frame(heads: Sequence[str], rows: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    return pd.DataFrame([[name, *cells] for name, cells in rows.items()], columns=list(heads))
+def _frame(heads: Sequence[str], lines: Sequence[Line], rows: Sequence[Sequence[str]]) -> pd.DataFrame:
+    cells = [[one.name, *row] for one, row in zip(lines, rows, strict=True)]
+    return pd.DataFrame(cells, columns=["method", *heads])

@@ -14,7 +14,7 @@ from dataclasses import replace
 from PIL import Image, ImageFilter
 
 from repair_hf.llm.prompts import FIT, Drawing, draws
-from repair_hf.toyworld import captions, mistakes, renderer, variations
+from repair_hf.toyworld import captions, renderer, variations
 from repair_hf.toyworld.domains import DOMAINS
 from repair_hf.toyworld.errors import ALIKE, EDITORS, errors_of, name_of
 from repair_hf.toyworld.instructions import apply_image_instruction
@@ -51,9 +51,9 @@ class WorldEditor:
         jitter = rng.randrange(1, 2**31)
         if _errs(self.errors.missed, "missed", edit, rng.random()):
             hard = random.Random(f"hard/{edit}")  # what is hard in an edit is hard for all candidates
-            scene = mistakes.miss(before, goal, hard)
+            scene = variations.miss(before, goal, hard)
         if drifts:
-            scene = mistakes.slip(scene, mistakes.unchanged(before, goal), rng)
+            scene = variations.slip(scene, variations.unchanged(before, goal), rng)
             scene = replace(scene, layout=rng.randrange(2**31))
         return self._smeared(renderer.render(scene, size=picture.width, jitter=jitter), rng)
 
@@ -62,9 +62,9 @@ class WorldEditor:
         caption, rng = instruction.caption, random.Random(f"{instruction}/{seed}")
         scene = variations.imagine(caption, rng, DOMAINS[renderer.read_scene(canvas).look])
         if _errs(self.errors.missed, "missed", instruction, rng.random()):
-            scene = mistakes.slip(scene, true_facts(captions.parse(caption), scene), rng)
+            scene = variations.slip(scene, true_facts(captions.parse(caption), scene), rng)
         if _errs(self.errors.drift, "drift", instruction, rng.random()):
-            scene = mistakes.slip(scene, facts_of(scene), rng)
+            scene = variations.slip(scene, facts_of(scene), rng)
         return self._smeared(renderer.render(scene, size=canvas.width), rng)
 
     def _smeared(self, drawn: Image.Image, rng: random.Random) -> Image.Image:

@@ -26,7 +26,7 @@ from repair_hf.toyworld.captions import (
     parse_thing,
     singular,
 )
-from repair_hf.toyworld.scenes import Alignment, Scene, Thing, align, satisfy
+from repair_hf.toyworld.scenes import Alignment, Scene, Thing, align
 from repair_hf.toyworld.variations import rewrite, synonyms
 
 REPLACE = re.compile(r"replace '([^']+)' with '([^']+)'|remove '([^']+)'", re.IGNORECASE)
@@ -89,11 +89,6 @@ def skip_command(instruction: str, rng: random.Random) -> str | None:
         return None
     commands.pop(rng.randrange(len(commands)))
     return f"Therefore, {', and '.join(commands)}."
-
-
-def image_instruction(caption: str, scene: Scene) -> str:
-    """Write the instruction that makes `caption` true of the picture."""
-    return scene_instruction(scene, satisfy(parse(caption), scene))
 
 
 def scene_instruction(scene: Scene, goal: Scene) -> str:

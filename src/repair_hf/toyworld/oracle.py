@@ -20,7 +20,7 @@ from itertools import count, takewhile
 from typing import Any
 
 from repair_hf.llm.provider import Provider, RejectedRequest, Reply
-from repair_hf.toyworld import captions, instructions, mistakes, renderer, variations
+from repair_hf.toyworld import captions, instructions, renderer, variations
 from repair_hf.toyworld.errors import CRITERION_1, LLMS, LLMErrors, errors_of
 from repair_hf.toyworld.scenes import Difference, Scene, Thing, differences, satisfy, true_facts
 
@@ -61,7 +61,7 @@ def answer(messages: list[dict], seed: int, errors: LLMErrors = NEVER) -> str:
     if job == "Image to vary":
         facts = captions.parse(shown["Caption to keep true"])
         goal = variations.change_scene(shown["Caption to keep true"], shown[job], rng)
-        goal = mistakes.slip(goal, true_facts(facts, goal), rng) if mistake else goal
+        goal = variations.slip(goal, true_facts(facts, goal), rng) if mistake else goal
         return _written(instructions.scene_instruction(shown[job], goal))
     if "Edit instruction" in shown:
         return _written(_edit(shown["False-positive caption"], shown["Edit instruction"], mistake, rng))
@@ -217,17 +217,17 @@ def _instruct(shown: _Shown, mistake: str | None, errors: LLMErrors, slips: rand
         facts, scene = captions.parse(shown["Query caption"]), shown["False-positive image"]
         goal = satisfy(facts, scene)
         if mistake == "missed":
-            goal = mistakes.miss(scene, goal, slips)
+            goal = variations.miss(scene, goal, slips)
         elif mistake:
-            goal = mistakes.slip(goal, true_facts(facts, scene), slips)
+            goal = variations.slip(goal, true_facts(facts, scene), slips)
         return {"edit_instruction": instructions.scene_instruction(scene, goal)}
     caption, scene = shown["False-positive caption"], shown["Query image"]
     if _wrong(caption, scene):
         facts = captions.parse(caption)
         if mistake == "missed":  # the scene as the LLM sees it: in one fact more, the caption seems right
-            scene = mistakes.miss(satisfy(facts, scene), scene, slips)
+            scene = variations.miss(satisfy(facts, scene), scene, slips)
         elif mistake:
-            scene = mistakes.slip(scene, true_facts(facts, scene), slips)
+            scene = variations.slip(scene, true_facts(facts, scene), slips)
     elif slips.random() < errors.invents:
         word = caption.rstrip(".").split()[-1]  # a wrong verdict let a true caption through, so a fault is invented
         fault = f"The wording is loose. Therefore, replace '{word}' with '{word}'."

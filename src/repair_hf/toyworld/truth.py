@@ -10,7 +10,6 @@ from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.images import open_cell
 from repair_hf.runtime.options import UserError
-from repair_hf.toyworld.domains import DOMAINS, Domain
 from repair_hf.toyworld.renderer import read_scene
 from repair_hf.toyworld.scenes import Facts, Scene, facts_of, matchings, stated
 
@@ -32,11 +31,6 @@ class SceneTable:
             columns = [self._shown.get(slot, self._none) == str(value) for slot, value in said]
             found |= np.logical_and.reduce(columns)
         return found
-
-
-def domain_of(pairs: Pairs) -> Domain:
-    """Return the domain that the pictures were drawn in."""
-    return DOMAINS[next(scenes_of(pairs)).look]
 
 
 def scenes_of(pairs: Pairs) -> Iterator[Scene]:

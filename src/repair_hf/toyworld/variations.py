@@ -1,13 +1,15 @@
 """Variations of toy captions and scenes: other words, one false fact, another noun, another scene.
 
-The oracle uses them to answer the prompts of the study's baselines, and the editor to generate pictures.
+The oracle uses them to answer the prompts of the study's baselines, and the editor to generate pictures. Both make
+mistakes with them: a missed change (`miss`), or a change too many (`slip`).
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from repair_hf.toyworld import captions
 from repair_hf.toyworld.captions import (
@@ -31,6 +33,7 @@ from repair_hf.toyworld.scenes import (
     VALUES,
     Facts,
     Scene,
+    Slot,
     facts_of,
     holds,
     is_clear,
@@ -105,6 +108,32 @@ def imagine(caption: str, rng: random.Random, domain: Domain) -> Scene:
         scene = satisfy(facts, domain.scene(rng))
         if is_clear(scene) and holds(facts, scene):
             return scene
+
+
+def miss(before: Scene, goal: Scene, rng: random.Random) -> Scene:
+    """Undo one of the changes that lead from `before` to `goal`."""
+    old, new = facts_of(before), facts_of(goal)
+    undone = [with_fact(goal, slot, old[slot]) for slot in new if slot in old and old[slot] != new[slot]]
+    if (before.other is None) != (goal.other is None):
+        undone.append(replace(goal, other=before.other, relation=before.relation))
+    undone = [scene for scene in undone if is_clear(scene)]
+    return rng.choice(undone) if undone else goal
+
+
+def slip(scene: Scene, slots: Iterable[Slot], rng: random.Random) -> Scene:
+    """Change one of some facts of a scene, so that its two things stay distinct; without a fact, nothing changes."""
+    shown = facts_of(scene)
+    for slot in rng.sample(known := [slot for slot in slots if slot in shown], len(known)):
+        others = [with_fact(scene, slot, value) for value in VALUES[slot[1]] if value != shown[slot]]
+        if clear := [other for other in others if is_clear(other)]:
+            return rng.choice(clear)
+    return scene
+
+
+def unchanged(before: Scene, after: Scene) -> list[Slot]:
+    """Return the facts in which two scenes agree."""
+    old = facts_of(before)
+    return [slot for slot, value in facts_of(after).items() if old.get(slot) == value]
 
 
 def rewrite(caption: str, spans: list[tuple[int, int, str]]) -> str:

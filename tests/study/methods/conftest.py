@@ -13,7 +13,6 @@ from repair_hf.llm.client import ChatModel
 from repair_hf.llm.ledger import Ledger
 from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.products import make_samples
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world
 from tests.study.methods.counting import CountedEditor
@@ -48,8 +47,8 @@ def run(pairs, encoder):
         provider, editor = provider or Scripted(), editor or CountedEditor()
         with Ledger(folder / "ledger.sqlite") as ledger:
             chat = ChatModel(oracle.MODEL, ledger=ledger, provider=provider)
-            context = MakerContext(pairs, encoder, chat, editor, spacy_model="world")
-            rows = asyncio.run(make_samples(MAKERS[name], context))
+            context = MakerContext(MAKERS[name], pairs, encoder, chat, editor, spacy_model="world")
+            rows = asyncio.run(context.run())
         return SimpleNamespace(rows=rows, context=context, provider=provider, editor=editor, folder=folder)
 
     return make

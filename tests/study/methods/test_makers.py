@@ -16,7 +16,7 @@ from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.study.methods.alia import CONFIDENT_RANK, is_variant
-from repair_hf.study.methods.context import image_scores, nearest_captions
+from repair_hf.study.methods.context import nearest_captions, nearest_images
 from repair_hf.study.methods.samples import DROPPED
 from repair_hf.toyworld import captions, renderer
 from repair_hf.toyworld.scenes import holds
@@ -41,14 +41,14 @@ def caption_of(pairs: Pairs, row: dict) -> str:
 def test_calls_are_the_papers_and_a_second_run_asks_nothing(name, made, run, pairs):
     """Each caption has a sample or a reason."""
     one, maker = made(name), MAKERS[name]
-    count = one.context.asked
-    asked = count.llm / one.context.tried, count.images / one.context.tried
+    count = one.context.llm_calls, one.context.images
+    asked = count[0] / 20, count[1] / 20
     assert asked == (sum(maker.asks.values()), maker.edits + maker.draws) == PER_SAMPLE[name]
-    assert one.context.tried == 20 and one.provider.calls <= count.llm and one.editor.made <= count.images
+    assert len(pairs) == 20 and one.provider.calls <= count[0] and one.editor.made <= count[1]
     assert (one.provider.calls > 0, one.editor.made > 0) == (asked[0] > 0, asked[1] > 0)
     again = run(name, one.folder, Scripted(fail_after=0))
     assert again.rows == one.rows and (again.provider.calls, again.editor.made) == (0, 0)
-    assert again.context.asked == count  # counts as if nothing were reused
+    assert (again.context.llm_calls, again.context.images) == count  # counts as if nothing were reused
     dropped = one.context.dropped
     kept, lost = {row["caption_id"] for row in one.rows}, [row["caption_id"] for row in dropped]
     assert kept.isdisjoint(lost) and kept | set(lost) == set(pairs.captions["caption_id"])
@@ -108,15 +108,16 @@ def test_candidates_are_chosen_by_the_retriever(made, encoder):
     texts = ["a red star", caption.upper() + ".", "two blue boxes at night", "here we see a heart"]
     near = [float(encoder.embed_texts([text])[0] @ encoder.embed_texts([caption])[0]) for text in texts]
     best = max((score, text) for score, text in zip(near, texts, strict=True) if text != texts[1])[1]
-    assert nearest_captions(context, [(0, texts)]) == [(0, best)]
+    assert nearest_captions(context, {0: texts}) == {0: best}
 
     files = sorted(folder.glob("candidates/*/*.png"))[:5]
-    rows = [files[:2], files[2:]]
-    found = image_scores(context, rows, texts[:2])
-    assert [len(scores) for scores in found] == [2, 3]
-    for scores, some, text in zip(found, rows, texts, strict=False):
-        images = encoder.embed_images([Image.open(path) for path in some])
-        assert scores == pytest.approx(images @ encoder.embed_texts([text])[0], abs=1e-5)
+    edited, wanted, nearest = {0: files[:2], 1: files[2:]}, encoder.embed_texts(texts[:2]), {}
+    for (row, some), vector in zip(edited.items(), wanted, strict=True):
+        scores = encoder.embed_images([Image.open(path) for path in some]) @ vector
+        nearest[row] = {"bytes": None, "path": str(some[int(scores.argmax())])}
+    assert nearest_images(context, edited, wanted) == nearest
+    last = nearest_images(context, edited, wanted, lambda vectors, scores: np.arange(5) == 4)
+    assert last == {1: {"bytes": None, "path": str(files[4])}} and context.dropped[-1]["reason"] == "filtered"
 
 
 def test_alias_filters_drop_candidates_that_left_their_caption():
@@ -155,7 +156,7 @@ def test_a_useless_answer_costs_its_own_sample_only(pairs, made, run, tmp_path):
     one = run("laclip", tmp_path, Scripted(script))
     lost = {row["caption_id"] for row in pairs.captions if row["caption"] in useless}
     assert {row["caption_id"] for row in one.rows} == {row["caption_id"] for row in made("laclip").rows} - lost
-    assert one.context.asked.llm == one.context.tried == 20
+    assert one.context.llm_calls == 20
     assert {row["caption_id"] for row in one.context.dropped} == lost
     assert [row["reason"] for row in one.context.dropped] == ["llm_unparsed", "llm_refused", "no_op", "filtered"]
 

@@ -1,4 +1,4 @@
-"""The fill of samples: who is drawn in whose place, how often, what matches what, and what a share leaves."""
+"""The fills of the baselines: who is drawn in whose place, how often, what matches what, and what a share leaves."""
 
 from dataclasses import replace
 
@@ -10,8 +10,11 @@ from datasets import Dataset
 
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.pairs.truth import truth_of
+from repair_hf.study.cells import without_edits
+from repair_hf.study.methods.repair import HardNegatives
 from repair_hf.study.methods.samples import SAMPLES, Samples
 from repair_hf.study.methods.sugarcrepe import is_small
+from repair_hf.training.fills import PaperGrid
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +96,17 @@ def test_a_larger_share_holds_the_smaller(pairs):
 def test_a_hard_negative_changes_at_most_half_of_the_words():
     assert is_small("a red ball on grey paper", "a blue ball on grey paper")
     assert not is_small("a red ball on grey paper", "two dogs run through the snow")
+
+
+def test_without_edits_a_false_positive_is_opposite_its_annotation_or_nothing(pairs, repaired):
+    records = without_edits(repaired)
+    grid, alone = PaperGrid(pairs, records), HardNegatives(pairs, records)
+    assert grid.images is grid.texts is None and grid.edits_reachable() == {} and grid.share == alone.share > 0
+    anchors = np.arange(24)
+    images, texts = grid.draw(np.zeros(24, int), anchors)
+    assert (images >= 0).tolist() == (texts >= 0).tolist()
+    here = texts[:, 1:] >= 0
+    assert (pairs.caption_image[texts[:, 1:][here]] == images[:, 1:][here]).all() and here.any(0).all()
+    hard = alone.draw(np.zeros(24, int), anchors)
+    assert (hard[0][:, 1] == -1).all() and (hard[1][:, 2] == -1).all()
+    assert (hard[0][:, [0, 2]] == images[:, [0, 2]]).all() and (hard[1][:, :2] == texts[:, :2]).all()

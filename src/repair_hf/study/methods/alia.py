@@ -20,15 +20,13 @@ Our reading:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from repair_hf.study.methods.context import CANDIDATES, MakerContext, as_cell, embed_files
-from repair_hf.study.methods.method import Maker, Method
+from repair_hf.study.methods.context import CANDIDATES, Maker, MakerContext, Sample, nearest_images
+from repair_hf.study.methods.method import Method
 
 CONFIDENT_RANK = 100
-FILTER_BATCH = 256  # candidates compared with all captions at once
 GENERIC = (
     "a photo",
     "an image",
@@ -39,32 +37,22 @@ GENERIC = (
 )
 
 
-async def make(context: MakerContext) -> list[dict[str, Any]]:
+async def make(context: MakerContext) -> list[Sample]:
 
-    async def ask(row: int) -> tuple[int, list[Path]]:
-        image = int(context.pairs.caption_image[row])
-        url = context.sources.url(image)
+    async def ask(row: int) -> list[Path]:
+        url = context.sources.url(int(context.pairs.caption_image[row]))
         [instruction] = await context.write("scene_change", source_image=url, caption=context.captions[row])
-        return row, await context.edit(image, instruction)
+        return await context.edit(row, instruction)
 
-    edited = await context.each(range(len(context.captions)), ask, "Varying images")
+    edited = await context.each(ask, "Varying images")
     if not edited:
         return []
     texts = context.encoder.embed_texts(context.captions)  # (M, D)
     generic = context.encoder.embed_texts(list(GENERIC))  # (G, D)
-    vectors = embed_files(context, [path for _, files in edited for path in files])  # (n, D)
-    counts = [len(files) for _, files in edited]
-    own = (vectors * texts[np.repeat([row for row, _ in edited], counts)]).sum(1)  # (n,)
-    blocks = [slice(start, start + FILTER_BATCH) for start in range(0, len(vectors), FILTER_BATCH)]
-    is_kept = np.concatenate([is_variant(vectors[block], own[block], texts, generic) for block in blocks])
-    scores = np.split(np.where(is_kept, own, -np.inf), np.cumsum(counts)[:-1])  # (C,) each
-    rows = []
-    for (row, files), score in zip(edited, scores, strict=True):
-        if score.max() == -np.inf:
-            context.drop(row, "filtered", "no candidate passes both filters")
-        else:
-            rows.append(context.of_caption(row) | {"edit_image": as_cell(files[int(score.argmax())])})
-    return rows
+    variants = nearest_images(
+        context, edited, texts[list(edited)], lambda vectors, own: is_variant(vectors, own, texts, generic)
+    )
+    return [(row, {"edit_image": image}) for row, image in variants.items()]
 
 
 def is_variant(vectors: np.ndarray, own: np.ndarray, texts: np.ndarray, generic: np.ndarray) -> np.ndarray:

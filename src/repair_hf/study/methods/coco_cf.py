@@ -13,30 +13,27 @@ Unchanged candidates are dropped.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from repair_hf.llm.prompts import fit_instruction
-from repair_hf.study.methods.context import CANDIDATES, MakerContext, as_cell, image_scores, nearest_captions
-from repair_hf.study.methods.method import Maker, Method
+from repair_hf.study.methods.context import CANDIDATES, Maker, MakerContext, Sample, nearest_captions, nearest_images
+from repair_hf.study.methods.method import Method
 
 
-async def make(context: MakerContext) -> list[dict[str, Any]]:
+async def make(context: MakerContext) -> list[Sample]:
 
-    async def ask(row: int) -> tuple[int, list[str]]:
-        return row, await context.write("noun_swap", samples=CANDIDATES, caption=context.captions[row])
+    async def ask(row: int) -> list[str]:
+        return await context.write("noun_swap", samples=CANDIDATES, caption=context.captions[row])
 
-    found = await context.each(range(len(context.captions)), ask, "Swapping nouns")
-    swapped = dict(nearest_captions(context, found))
+    async def edit(row: int) -> list[Path]:
+        return await context.edit(row, fit_instruction(swapped[row]))
 
-    async def edit(row: int) -> tuple[int, list[Path]]:
-        return row, await context.edit(int(context.pairs.caption_image[row]), fit_instruction(swapped[row]))
-
-    edited = await context.each(swapped, edit, "Editing images")
-    scores = image_scores(context, [files for _, files in edited], [swapped[row] for row, _ in edited])
-    return [
-        context.of_caption(row) | {"text": swapped[row], "edit_image": as_cell(files[int(score.argmax())])}
-        for (row, files), score in zip(edited, scores, strict=True)
-    ]
+    swapped = nearest_captions(context, await context.each(ask, "Swapping nouns"))
+    edited = await context.each(edit, "Editing images", swapped)
+    if not edited:
+        return []
+    texts = context.encoder.embed_texts([swapped[row] for row in edited])  # (rows, D)
+    images = nearest_images(context, edited, texts)
+    return [(row, {"text": swapped[row], "edit_image": image}) for row, image in images.items()]
 
 
 COUNTERFACTUALS = Maker("coco-cf", make, asks={"noun_swap": CANDIDATES}, edits=CANDIDATES)

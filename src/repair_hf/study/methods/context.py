@@ -1,4 +1,4 @@
-"""What a method's maker works with: pairs, retriever, LLM and image editor.
+"""What makes the samples of a baseline, and what it works with: pairs, retriever, LLM and image editor.
 
 A maker writes captions, edits images and generates images through `MakerContext`, which counts requests and reuses
 paid answers. The functions below it choose one of several candidates by the retriever.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,8 +37,12 @@ from repair_hf.synthesis.sources import SCENE, SourceImages, UnreadableImage, op
 from repair_hf.synthesis.workers import WORKERS, work_through
 
 T = TypeVar("T")
+Sample = tuple[int, dict[str, Any]]  # the row of its caption, and its text or its image, or both
 
+TOY = "toy world"
+SEED = 0  # of all draws
 CANDIDATES = 3  # of each edited caption or image
+BLOCK = 256  # candidate images that are open, or compared, at once
 
 
 class NoSample(Exception):
@@ -49,75 +53,94 @@ class NoSample(Exception):
         self.drop_reason = drop_reason
 
 
-@dataclass
-class RequestCounts:
-    """Requests of a maker, including repeated ones and those answered from the ledger."""
+@dataclass(frozen=True)
+class Maker:
+    """How one kind of samples is made, once for all methods and seeds that use it."""
 
-    llm: int = 0
-    images: int = 0  # candidate images
+    name: str  # name of the folder
+    make: Callable[[MakerContext], Awaitable[Iterable[Sample]]]
+    asks: Mapping[str, int] = field(default_factory=dict)  # prompt -> number of answers requested for each caption
+    edits: int = 0  # candidates of each edited image; 0 if no image is edited
+    draws: bool = False  # whether images are generated from text
+    parses: bool = False  # whether captions are parsed
+    is_toy: bool = False  # whether it knows the toy world alone
+
+    @property
+    def means(self) -> frozenset[str]:
+        """What it uses: the options `llm`, `editor`, `spacy_model` of the study, or the toy world."""
+        used = {"llm": self.asks, "editor": self.edits or self.draws, "spacy_model": self.parses, TOY: self.is_toy}
+        return frozenset(name for name, is_used in used.items() if is_used)
 
 
 class MakerContext:
-    """What a maker works with. Use it inside `open`.
+    """What a maker works with; `run` runs it.
 
     Args:
+        maker: Says whether images are edited and drawn.
         pairs: The training pairs.
         encoder: The retriever, which chooses among candidates.
         chat: The LLM.
         editor: The image editor; None if no image is made.
-        seed: Seed of all draws.
         spacy_model: Parser of captions: an installed model, a folder, or `world` for the toy world's own.
+
+    Attributes:
+        llm_calls, images: Requests and candidate images, also repeated ones and those answered from the ledger.
     """
 
     def __init__(
         self,
+        maker: Maker,
         pairs: Pairs,
         encoder: DualEncoder,
         chat: ChatModel,
         editor: ImageEditor | HostedEditor | None,
         *,
-        seed: int = 0,
         spacy_model: str = MODEL,
     ) -> None:
-        self.pairs, self.encoder, self.chat, self.editor = pairs, encoder, chat, editor
-        self.seed, self.spacy_model = seed, spacy_model
-        self.asked, self.tried = RequestCounts(), len(pairs.captions)
+        self.maker, self.pairs, self.encoder = maker, pairs, encoder
+        self.chat, self.spacy_model = chat, spacy_model
+        self.llm_calls = self.images = 0
         self._dropped: dict[int, dict[str, str]] = {}  # caption -> row of `samples.DROPPED`
         self.sources = SourceImages(pairs.images)
-        self._images: Candidates | None = None
-        self._canvas: Candidates | None = None
         self.captions: list[str] = pairs.captions["caption"][:]
         names = pairs.images["image_id"][:]
-        self.image_ids: list[str] = [names[row] for row in pairs.caption_image]  # of each caption
+        self._image_ids: list[str] = [names[row] for row in pairs.caption_image]  # of each caption
+        self._candidates: dict[str, Candidates] = {}
+        if maker.edits and editor is not None:
+            self._candidates["edit"] = Candidates(editor, self.sources, chat.ledger, count=maker.edits, seed=SEED)
+        if maker.draws and editor is not None:
+            canvas = SourceImages(_canvas_like(pairs.images))
+            self._candidates["draw"] = Candidates(editor, canvas, chat.ledger, count=1, seed=SEED)
 
-    @asynccontextmanager
-    async def open(self, *, edits: int = 0, draws: bool = False) -> AsyncIterator[None]:
-        """Start the image editor. `edits` is the number of candidates of `edit`; `draws` allows `draw`."""
-        if edits:
-            self._images = self._candidates(self.sources, edits)
-        if draws:
-            self._canvas = self._candidates(SourceImages(_canvas_like(self.pairs.images)), 1)
+    async def run(self) -> list[dict[str, Any]]:
+        """Make rows of `samples.SAMPLES`.
+
+        Raises:
+            RunStopped: If a ceiling is reached or a provider is down; answers so far are kept.
+            BatchesOpen: If answers will come with a batch; what does not need them is done.
+        """
+        await self.chat.collect()
         async with AsyncExitStack() as stack:
-            for candidates in filter(None, (self._images, self._canvas)):
+            for candidates in self._candidates.values():
                 await stack.enter_async_context(candidates.open())
-            yield
+            return [self.of_caption(row) | sample for row, sample in await self.maker.make(self)]
 
     @property
-    def image_dollars(self) -> float | None:
-        """What the images have cost, in this run or an earlier one; None if a price is unknown."""
-        uses = [candidates.usage for candidates in (self._images, self._canvas) if candidates is not None]
+    def dollars(self) -> float | None:
+        """What texts and images have cost, in this run or an earlier one; None if a price is unknown."""
+        uses = [*self.chat.usage.values(), *(candidates.usage for candidates in self._candidates.values())]
         known = known_dollars(uses)
         return None if known is None else known + sum(use.dollars_saved for use in uses)
 
-    async def each(self, rows: Iterable[int], work: Callable[[int], Awaitable[T]], title: str) -> list[T]:
-        """Process captions concurrently, results in order. Drop those with useless answers or unreadable images.
+    async def each(
+        self, work: Callable[[int], Awaitable[T]], title: str, rows: Iterable[int] | None = None
+    ) -> dict[int, T]:
+        """Process captions concurrently, by default all; return the results by row, in order.
 
-        Those that a provider rejected are tried once more, after all others.
-
-        Raises:
-            BatchesOpen: If answers will come with a batch; what does not need them is done.
+        Captions with useless answers or unreadable images are dropped. Those that a provider rejected are tried once
+        more, after all others.
         """
-        rows = list(rows)
+        rows = list(range(len(self.captions)) if rows is None else rows)
         found: dict[int, T] = {}
         waiting: list[int] = []
         rejected: list[int] = []
@@ -137,16 +160,17 @@ class MakerContext:
                 bar.update()
                 await asyncio.sleep(0)  # answers from the ledger come without a pause; let other tasks run
 
-        images = [one for one in (self._images, self._canvas) if one is not None]
         count = max(WORKERS, self.chat.concurrency)
         with tqdm(total=len(rows), desc=title, unit=" samples", disable=None) as bar:
             for is_last in (False, True):
                 queue = iter(rejected if is_last else rows)
-                await work_through(self.chat, [serve(queue, is_last=is_last) for _ in range(count)], *images)
+                await work_through(
+                    self.chat, [serve(queue, is_last=is_last) for _ in range(count)], *self._candidates.values()
+                )
         if waiting and self.chat.batches is not None:
             await self.chat.batches.submit()
             raise self.chat.batches.stopped()
-        return [found[row] for row in rows if row in found]
+        return {row: found[row] for row in rows if row in found}
 
     def drop(self, row: int, reason: str, detail: str) -> None:
         self._dropped[row] = self.of_caption(row) | {"reason": reason, "detail": detail}
@@ -166,11 +190,11 @@ class MakerContext:
 
     def of_caption(self, row: int) -> dict[str, str]:
         """Return the id columns of a sample of a caption."""
-        return {"caption_id": self.pairs.captions[row]["caption_id"], "image_id": self.image_ids[row]}
+        return {"caption_id": self.pairs.captions[row]["caption_id"], "image_id": self._image_ids[row]}
 
     async def write(self, prompt: str, *, samples: int = 1, **blanks: str) -> list[str]:
         """Return the usable ones of `samples` captions by the LLM. If none is usable, raise AnswerError."""
-        self.asked.llm += samples
+        self.llm_calls += samples
         answers = await self.chat.ask_many(
             self.chat.prompts.chat(prompt, **blanks),
             samples=samples,
@@ -178,16 +202,16 @@ class MakerContext:
             direction="i2t",
             temperature=TEMPERATURE,
             max_tokens=MAX_TOKENS,
-            seed=self.seed,
+            seed=SEED,
             schema=Written,
         )
         return [text for text in usable(answers) if text is not None]
 
-    async def edit(self, image: int, instruction: str) -> list[Path]:
-        """Edit an image of the pairs and return the files of changed candidates. If there is none, raise NoSample."""
-        assert self._images is not None, "open(edits=...) comes first"
-        self.asked.images += self._images.count
-        files = [path for path in await self._images.make(image, instruction) if path is not None]
+    async def edit(self, row: int, instruction: str) -> list[Path]:
+        """Edit a caption's image and return the files of changed candidates. If there is none, raise NoSample."""
+        candidates, image = self._candidates["edit"], int(self.pairs.caption_image[row])
+        self.images += candidates.count
+        files = [path for path in await candidates.make(image, instruction) if path is not None]
         if not files:
             raise NoSample("editor_failed", "the editor gave no image")
         before = pixels_of(self.sources.picture(image))
@@ -198,16 +222,11 @@ class MakerContext:
 
     async def draw(self, caption: str) -> Path:
         """Let the editor draw a caption, without another image. If it gives none, raise NoSample."""
-        assert self._canvas is not None, "open(draws=True) comes first"
-        self.asked.images += 1
-        path = (await self._canvas.make(0, Drawing(caption)))[0]
+        self.images += 1
+        path = (await self._candidates["draw"].make(0, Drawing(caption)))[0]
         if path is None:
             raise NoSample("editor_failed", "the editor gave no image")
         return path
-
-    def _candidates(self, sources: SourceImages, count: int) -> Candidates:
-        assert self.editor is not None, "images need an editor"
-        return Candidates(self.editor, sources, self.chat.ledger, count=count, seed=self.seed)
 
 
 def _canvas_like(images: Dataset) -> Dataset:
@@ -220,33 +239,52 @@ def _canvas_like(images: Dataset) -> Dataset:
     return Dataset.from_dict(row, features=Features({"image": datasets.Image()}))
 
 
-def nearest_captions(context: MakerContext, candidates: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, str]]:
+def nearest_captions(context: MakerContext, candidates: Mapping[int, Sequence[str]]) -> dict[int, str]:
     """Choose for each caption, by row, the nearest candidate that differs from it. Drop captions without one."""
-    originals, texts = [context.captions[row] for row, _ in candidates], [texts for _, texts in candidates]
-    chosen = []
-    for (row, some), choice in zip(candidates, select_captions(context.encoder, originals, texts), strict=True):
+    originals = [context.captions[row] for row in candidates]
+    choices = select_captions(context.encoder, originals, list(candidates.values()))
+    chosen = {}
+    for (row, texts), choice in zip(candidates.items(), choices, strict=True):
         if choice.candidate is None:
             context.drop(row, "no_op", "no candidate changed anything")
         else:
-            chosen.append((row, some[choice.candidate]))
+            chosen[row] = texts[choice.candidate]
     return chosen
 
 
-def image_scores(context: MakerContext, files: Sequence[Sequence[Path]], texts: Sequence[str]) -> list[np.ndarray]:
-    """Return the cosine of each candidate image with its text, one array for each row of files."""
-    flat = [path for row in files for path in row]
-    if not flat:
-        return [np.empty(0, np.float32) for _ in files]
-    images = embed_files(context, flat)  # (n, D)
-    captions = context.encoder.embed_texts(list(texts))  # (rows, D)
-    owner = np.repeat(np.arange(len(files)), [len(row) for row in files])
-    scores = (images * captions[owner]).sum(1)
-    return np.split(scores, np.cumsum([len(row) for row in files])[:-1])
+def nearest_images(
+    context: MakerContext,
+    candidates: Mapping[int, Sequence[Path]],
+    texts: np.ndarray,
+    passes: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
+) -> dict[int, dict[str, Any]]:
+    """Choose for each caption, by row, the image nearest to a text, as a value of an image column.
+
+    Args:
+        context: Gets the captions that are dropped, because no candidate passes.
+        candidates: Files of images, by row.
+        texts: (rows, D) the vector of each text.
+        passes: Returns which candidates may be chosen, (n,), from their vectors (n, D) and cosines (n,).
+    """
+    counts = [len(files) for files in candidates.values()]
+    vectors = embed_files(context, [path for files in candidates.values() for path in files])  # (n, D)
+    scores = (vectors * texts.repeat(counts, axis=0)).sum(1)  # (n,)
+    if passes is not None:
+        blocks = [slice(start, start + BLOCK) for start in range(0, len(vectors), BLOCK)]
+        is_kept = np.concatenate([passes(vectors[block], scores[block]) for block in blocks])
+        scores = np.where(is_kept, scores, -np.inf)
+    chosen = {}
+    for (row, files), own in zip(candidates.items(), np.split(scores, np.cumsum(counts)[:-1]), strict=True):
+        if own.max() == -np.inf:
+            context.drop(row, "filtered", "no candidate passes the filters")
+        else:
+            chosen[row] = as_cell(files[int(own.argmax())])
+    return chosen
 
 
-def embed_files(context: MakerContext, files: Sequence[Path], batch: int = 256) -> np.ndarray:
-    """Embed image files, `batch` of them open at a time: (n, D)."""
-    batches = [files[start : start + batch] for start in range(0, len(files), batch)]
+def embed_files(context: MakerContext, files: Sequence[Path]) -> np.ndarray:
+    """Embed image files, `BLOCK` of them open at a time: (n, D)."""
+    batches = [files[start : start + BLOCK] for start in range(0, len(files), BLOCK)]
     return np.concatenate(
         [context.encoder.embed_images([open_picture(path.read_bytes()) for path in some]) for some in batches]
     )

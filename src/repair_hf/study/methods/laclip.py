@@ -20,17 +20,18 @@ CF + AL + La:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.study.methods.alia import VARIANTS
 from repair_hf.study.methods.coco_cf import COUNTERFACTUALS
-from repair_hf.study.methods.context import MakerContext, NoSample
-from repair_hf.study.methods.method import Maker, Method
+from repair_hf.study.methods.context import Maker, MakerContext, NoSample, Sample
+from repair_hf.study.methods.method import Method
 from repair_hf.study.methods.sugarcrepe import HARD_NEGATIVES
 
 
-async def make(context: MakerContext) -> list[dict[str, Any]]:
+async def make(context: MakerContext) -> Iterable[Sample]:
 
     async def ask(row: int) -> dict[str, Any]:
         caption = context.captions[row]
@@ -39,9 +40,9 @@ async def make(context: MakerContext) -> list[dict[str, Any]]:
             raise NoSample("filtered", f"a rewrite of one word: {text!r}")
         if bare_caption(text) == bare_caption(caption):
             raise NoSample("no_op", "the rewrite equals the caption")
-        return context.of_caption(row) | {"text": text}
+        return {"text": text}
 
-    return await context.each(range(len(context.captions)), ask, "Rewriting captions")
+    return (await context.each(ask, "Rewriting captions")).items()
 
 
 REWRITES = Maker("laclip", make, asks={"rewrite": 1})

@@ -1,15 +1,6 @@
-"""Losses of the baselines. At scale 0 each has a known value.
+"""Losses of the baselines that several use; the default is `PairObjective("batch")`.
 
-| loss | used by | at scale 0 |
-|---|---|---|
-| `PairObjective("batch")` with negatives that have no image | NegCLIP, SugarCrepe, La+SC | (ln 2B + ln B) / 2 |
-| `PairObjective("batch")` | COCO-CF, CF+AL+La, new pairs | ln 2B |
-| `tripletclip.Triplet` | TripletCLIP | ln 2B + ln B |
-| `multi_positive` | StableRep | ln(n - 1) |
-| `two_views` | SimCLR | ln(2B - 1) |
-
-`PairObjective("batch")` is every method's default. A negative caption without an image is a candidate for each image,
-and looks for none itself.
+There, a negative caption without an image is a candidate for each image, and looks for none itself.
 """
 
 from __future__ import annotations
@@ -17,15 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repair_hf.training.step import Step, mean_over_pairs, sigmoid_loss, softmax_loss
+from repair_hf.training.step import PairObjective, Step
 
 
 def anchor_loss(step: Step) -> Tensor:
     """Return InfoNCE over the anchors, or for a model with a bias the sigmoid loss."""
-    is_anchor = step.slots == 0
-    cells = step.visible & is_anchor & is_anchor[:, None]
-    per_pair = softmax_loss if step.bias is None else sigmoid_loss
-    return mean_over_pairs(per_pair(step.matrix, cells), cells)
+    return PairObjective("none", sigmoid=step.bias is not None).terms(step)["loss_global"]
 
 
 def alike(step: Step) -> Tensor:

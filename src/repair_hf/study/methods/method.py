@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.methods.samples import Part
+from repair_hf.study.methods.context import Maker
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, PaperGrid
 from repair_hf.training.step import Objective
-
-TOY = "toy world"
 
 MakeObjective = Callable[[DualEncoder, Anchors, RepairConfig], Objective]
 
 
 @dataclass(frozen=True)
-class Maker:
-    """How one kind of samples is made, once for all methods and seeds that use it."""
+class Records:
+    """How records of RePair or of a variant are made, once for all methods and seeds that use them.
 
-    name: str  # name of the samples' folder
-    make: Callable[[MakerContext], Awaitable[list[dict[str, Any]]]]  # makes rows of `SAMPLES`
-    asks: Mapping[str, int] = field(default_factory=dict)  # prompt -> number of answers requested for each caption
-    edits: int = 0  # candidates of each edited image; 0 if no image is edited
-    draws: bool = False  # whether images are generated from text
-    parses: bool = False  # whether captions are parsed
-    is_toy: bool = False  # whether it knows the toy world alone
+    LLM and editor are the study's, or those of the swap of this name.
+    """
+
+    name: str  # name of the folder
+    mine: Mapping[str, Any] = field(default_factory=dict)  # options of `mine` that differ from the study's
+    synthesize: Mapping[str, Any] = field(default_factory=dict)  # options of `synthesize` that differ
+    directions: tuple[str, ...] = ("i2t", "t2i")  # directions whose failures are repaired
 
     @property
     def means(self) -> frozenset[str]:
-        """What it uses: the options `llm`, `editor`, `spacy_model` of the study, or the toy world."""
-        used = {"llm": self.asks, "editor": self.edits or self.draws, "spacy_model": self.parses, TOY: self.is_toy}
-        return frozenset(name for name, is_used in used.items() if is_used)
+        """What they use, as for a `Maker`."""
+        return frozenset({"llm", "editor"} if "t2i" in self.directions else {"llm"})
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ class Method:
     """A method: a baseline that trains on samples, or RePair or a variant of it, which trains on records."""
 
     name: str  # name in `--methods` and in the tables
-    parts: Mapping[Part, Maker] = field(default_factory=dict)  # of a baseline: the maker of each part's samples
+    parts: Mapping[str, Maker | Records] = field(default_factory=dict)  # see `samples.Part`; or `records` alone
     loss: str = "batch"  # default of the settings: a pair beside an anchor is one more pair of the batch
     objective: MakeObjective | None = None  # None means the loss of the settings
     more_images: int = 0  # images that its objective encodes for each anchor, beside those of the batch
@@ -50,28 +46,17 @@ class Method:
 
     # of RePair and its variants
     fill: str = ""  # default of the settings; empty for what has no records
-    mine: Mapping[str, Any] = field(default_factory=dict)  # options of `mine` that differ from the study's
-    synthesize: Mapping[str, Any] = field(default_factory=dict)  # options of `synthesize` that differ
-    directions: tuple[str, ...] = ("i2t", "t2i")  # directions whose failures are repaired
-    swap: str | None = None  # name of the swap whose LLM and editor it uses
     edits: bool = True  # whether it trains on the edits; False is the false positives alone
     own_fill: type[PaperGrid] | None = None  # None means the fill of the settings
     # the method whose hyperparameters it uses, from which an ablation differs in one choice only; empty for its own
     tuned_as: str = ""
 
     @property
-    def makes_data(self) -> bool:
-        return bool(self.parts or self.fill)
-
-    @property
-    def product(self) -> str:
-        """Name of its records' folder; empty without records. Variants that differ in training only share records."""
-        is_own = self.mine or self.synthesize or len(self.directions) == 1
-        return self.fill and (self.swap or (self.name if is_own else "repair"))
+    def records(self) -> Records | None:
+        """Its records; None for a baseline."""
+        return next((part for part in self.parts.values() if isinstance(part, Records)), None)
 
     @property
     def means(self) -> frozenset[str]:
-        """What its data need, as for a maker."""
-        if self.fill:
-            return frozenset({"llm", "editor"} if "t2i" in self.directions else {"llm"})
-        return frozenset().union(*(maker.means for maker in self.parts.values()))
+        """What its data need, as for a `Maker`."""
+        return frozenset().union(*(part.means for part in self.parts.values()))

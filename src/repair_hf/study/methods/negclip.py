@@ -19,8 +19,8 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.methods.method import Maker, Method
+from repair_hf.study.methods.context import SEED, Maker, MakerContext, Sample
+from repair_hf.study.methods.method import Method
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc, Span
@@ -34,17 +34,17 @@ VERB_PHRASE = [
 ]
 
 
-async def make(context: MakerContext) -> list[dict[str, Any]]:
+async def make(context: MakerContext) -> list[Sample]:
     parser = context.parser()
     from spacy.matcher import Matcher  # late: without spaCy, the line above says what to install
 
     matcher = Matcher(parser.vocab)
     matcher.add("verb phrase", [VERB_PHRASE])
-    samples = []
+    samples: list[Sample] = []
     for row, document in enumerate(parser.pipe(context.captions)):
-        owner = context.of_caption(row)
-        texts = dict.fromkeys(negatives(document, matcher, random.Random(f"{context.seed}/{owner['caption_id']}")))
-        samples += [owner | {"text": text} for text in texts]
+        rng = random.Random(f"{SEED}/{context.of_caption(row)['caption_id']}")
+        texts = dict.fromkeys(negatives(document, matcher, rng))
+        samples += [(row, {"text": text}) for text in texts]
         if not texts:
             context.drop(row, "no_op", "no two parts of one kind to swap")
     return samples

@@ -10,28 +10,29 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.methods.method import Maker, Method
+from repair_hf.study.methods.context import SEED, Maker, MakerContext, Sample
+from repair_hf.study.methods.method import Method
 from repair_hf.toyworld import captions, renderer
-from repair_hf.toyworld.truth import domain_of
+from repair_hf.toyworld.domains import DOMAINS
+from repair_hf.toyworld.truth import scenes_of
 
 PER_IMAGE = 3.6
 
 
-async def make(context: MakerContext) -> list[dict[str, Any]]:
-    rng, domain = random.Random(context.seed), domain_of(context.pairs)
+async def make(context: MakerContext) -> list[Sample]:
+    rng, domain = random.Random(SEED), DOMAINS[next(scenes_of(context.pairs)).look]  # that of the pairs
     count = min(round(PER_IMAGE * len(context.pairs.images)), len(context.captions))
 
     def draw(row: int) -> dict[str, Any]:
         scene = domain.scene(rng)
         picture = renderer.to_png(renderer.render(scene))
         text = captions.write(scene, rng, domain.style)
-        return context.of_caption(row) | {"text": text, "edit_image": {"bytes": picture, "path": None}}
+        return {"text": text, "edit_image": {"bytes": picture, "path": None}}
 
     chosen = set(rng.sample(range(len(context.captions)), count))
     for row in set(range(len(context.captions))) - chosen:
         context.drop(row, "filtered", f"{PER_IMAGE} new pairs for each image are enough")
-    return [draw(row) for row in sorted(chosen)]
+    return [(row, draw(row)) for row in sorted(chosen)]
 
 
 PAIRS = Maker("new-pairs", make, is_toy=True)

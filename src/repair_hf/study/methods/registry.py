@@ -18,7 +18,7 @@ from repair_hf.study.methods import (
     sugarcrepe,
     tripletclip,
 )
-from repair_hf.study.methods.method import Method
+from repair_hf.study.methods.method import Method, Records
 
 METHODS: tuple[Method, ...] = (
     repair.VANILLA,
@@ -47,7 +47,7 @@ def load_methods(swaps: Iterable[str] = ()) -> dict[str, Method]:
     for name in swaps:
         if name in found:
             raise UserError(f"`swaps` has {name!r}, which is another method, too; choose another name.")
-        found[name] = repair.variant(name, swap=name)
+        found[name] = repair.variant(name, Records(name))
     return found
 
 

@@ -7,7 +7,6 @@ Our reading (RePair's paper gives no recipe):
 - CLIP sees the uncropped image, as in the evaluation. Views are normalised like the retriever's own images.
 - The head is SLIP's (4,096, 4,096, 256), and narrower for a tower that is narrower than SLIP's smallest. It starts at
   random, so it needs a part of a short fine-tuning to become useful. It is not evaluated and not saved.
-- It trains in one process only: other processes would not share the gradients of the head.
 """
 
 from __future__ import annotations
@@ -68,12 +67,7 @@ class TwoViews(Objective, TrainerCallback):
         return (255 * views).round().clamp(0, 255).to(torch.uint8)
 
     def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
-        """Raise a UserError for several processes, and for adapters, which alone are trained and saved."""
-        if args.world_size > 1:
-            raise UserError(
-                f"`simclr` has a head of its own, whose gradients {args.world_size} processes would not share. Train "
-                "in one process."
-            )
+        """Raise a UserError for adapters, which alone are trained and saved."""
         if not all(parameter.requires_grad for parameter in self.head.parameters()):
             raise UserError("`simclr` has a head of its own, which is not trained with adapters. Train all weights.")
 

@@ -10,24 +10,25 @@ the loss acts on the vector that retrieval uses, and some hundred steps are too 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
 
-from repair_hf.study.methods.context import MakerContext, as_cell
+from repair_hf.study.methods.context import Maker, MakerContext, Sample, as_cell
 from repair_hf.study.methods.losses import alike, anchor_loss, multi_positive
-from repair_hf.study.methods.method import Maker, Method
+from repair_hf.study.methods.method import Method
 from repair_hf.training.step import Objective, Step
 
 TEMPERATURE = 0.1
 
 
-async def make(context: MakerContext) -> list[dict[str, Any]]:
+async def make(context: MakerContext) -> Iterable[Sample]:
 
     async def draw(row: int) -> dict[str, Any]:
-        return context.of_caption(row) | {"edit_image": as_cell(await context.draw(context.captions[row]))}
+        return {"edit_image": as_cell(await context.draw(context.captions[row]))}
 
-    return await context.each(range(len(context.captions)), draw, "Drawing captions")
+    return (await context.each(draw, "Drawing captions")).items()
 
 
 class MultiPositive(Objective):

@@ -13,26 +13,25 @@ here there is one.
 from __future__ import annotations
 
 import difflib
-from typing import Any
 
-from repair_hf.study.methods.context import CANDIDATES, MakerContext, NoSample, nearest_captions
-from repair_hf.study.methods.method import Maker, Method
+from repair_hf.study.methods.context import CANDIDATES, Maker, MakerContext, NoSample, Sample, nearest_captions
+from repair_hf.study.methods.method import Method
 
 MOST_NEW = 0.5  # share of words
 
 
-async def make(context: MakerContext) -> list[dict[str, Any]]:
+async def make(context: MakerContext) -> list[Sample]:
 
-    async def ask(row: int) -> tuple[int, list[str]]:
+    async def ask(row: int) -> list[str]:
         caption = context.captions[row]
         texts = await context.write("hard_negative", samples=CANDIDATES, caption=caption)
         small = [text for text in texts if is_small(caption, text)]
         if not small:
             raise NoSample("filtered", f"more than half of the words are new: {texts[0]!r}")
-        return row, small
+        return small
 
-    found = await context.each(range(len(context.captions)), ask, "Writing hard negatives")
-    return [context.of_caption(row) | {"text": text} for row, text in nearest_captions(context, found)]
+    found = nearest_captions(context, await context.each(ask, "Writing hard negatives"))
+    return [(row, {"text": text}) for row, text in found.items()]
 
 
 def is_small(caption: str, text: str) -> bool:

@@ -11,25 +11,26 @@ that equal the caption are dropped.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
 
 from repair_hf.pairs.wording import bare_caption
-from repair_hf.study.methods.context import MakerContext, NoSample, as_cell
-from repair_hf.study.methods.method import Maker, Method
+from repair_hf.study.methods.context import Maker, MakerContext, NoSample, Sample, as_cell
+from repair_hf.study.methods.method import Method
 from repair_hf.training.step import Objective, Step, mean_over_pairs, softmax_loss
 
 
-async def make(context: MakerContext) -> list[dict[str, Any]]:
+async def make(context: MakerContext) -> Iterable[Sample]:
 
     async def ask(row: int) -> dict[str, Any]:
         [text] = await context.write("hard_negative", caption=context.captions[row])
         if bare_caption(text) == bare_caption(context.captions[row]):
             raise NoSample("no_op", "the negative equals the caption")
-        return context.of_caption(row) | {"text": text, "edit_image": as_cell(await context.draw(text))}
+        return {"text": text, "edit_image": as_cell(await context.draw(text))}
 
-    return await context.each(range(len(context.captions)), ask, "Making negative pairs")
+    return (await context.each(ask, "Making negative pairs")).items()
 
 
 class Triplet(Objective):
