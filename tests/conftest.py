@@ -34,10 +34,31 @@ LONG = """
     encoder/test_distributed.py hub/test_push.py llm/test_faults.py synthesis/test_kill.py synthesis/test_processes.py
     synthesis/test_workers.py
 """.split()
+# Files that share what takes long: the Hub's client, the process that others are forked from, a repaired world.
+TOGETHER = {
+    "analysis": ("analysis/test_report", "analysis/test_live"),
+    "hub": ("test_push", "test_pairs_from_hub", "test_strangers"),
+    "children": tuple(
+        "cli/test_run test_distributed test_kill test_hostile_editor test_arrays test_transformers_serve".split()
+    ),
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not str(item.path).endswith(tuple(LONG)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):
+    """Give each worker whole files, and those that share a process to one worker."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return next((name for name, files in TOGETHER.items() if any(map(file.__contains__, files))), file)
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_finish() -> None:

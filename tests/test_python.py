@@ -1,60 +1,136 @@
-"""The Python functions as people expect them: data in memory, and wrong types."""
+"""The Python functions as people expect them: the folders of the commands, data in memory, and wrong types."""
 
 from __future__ import annotations
 
 import inspect
 import io
 import json
+import shutil
+from dataclasses import fields
+from pathlib import Path
 
 import PIL.Image
 import pyarrow as pa
 import pytest
+import yaml
 from datasets import Dataset, DatasetDict, Features, Image, Value, load_dataset, load_from_disk
 
 import repair_hf
-from repair_hf import DualEncoder, Pairs, RepairConfig, RepairTrainer, load_pairs, load_records, mine, synthesize
-from repair_hf.encoder.shipped import BASE
-from repair_hf.runtime.options import UserError
+from repair_hf import (
+    DualEncoder,
+    Pairs,
+    RepairConfig,
+    RepairTrainer,
+    analyze,
+    evaluate,
+    export_near_misses,
+    export_open_clip,
+    export_triplets,
+    load_pairs,
+    load_records,
+    mine,
+    show,
+    synthesize,
+    train,
+)
+from repair_hf.cli.main import COMMANDS, main
+from repair_hf.cli.subcommands import load_command
+from repair_hf.encoder.shipped import locate
+from repair_hf.runtime.locks import one_writer
+from repair_hf.runtime.options import UserError, is_neutral
 from repair_hf.toyworld.corpus import build_world
+
+BASE = "world/base"
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory):
-    """A folder `photos` as `imagefolder` reads it: the toy world's pictures with a metadata.jsonl in each split."""
-    home = tmp_path_factory.mktemp("script")
-    world = build_world(home / "world", splits={"train": 8, "validation": 6, "test": 1})
+def world(tmp_path_factory) -> Path:
+    return build_world(tmp_path_factory.mktemp("python") / "world", splits={"train": 8, "validation": 6, "test": 4})
+
+
+def stamps(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def test_mine_writes_the_folder_of_its_command_and_reads_it_again(world, tmp_path, monkeypatch):
+    pairs = load_pairs(world)
+    failures = mine(BASE, pairs, output=tmp_path / "a", d_i2t=2)
+    assert main(["mine", "--pairs", str(world), "--model", BASE, "--d-i2t", "2", "--output", str(tmp_path / "b")]) == 0
+    files = [{path.relative_to(place).name for path in stamps(place)} for place in (tmp_path / "a", tmp_path / "b")]
+    assert files[0] == files[1] and "items.parquet" in files[0]
+    configs = [yaml.safe_load((tmp_path / name / "config.yaml").read_text()) for name in "ab"]
+    assert configs[0] == configs[1] and configs[0]["pairs"] == str(world)
+    before = stamps(tmp_path)
+    assert mine(BASE, pairs, output=tmp_path / "a", d_i2t=2).to_list() == failures.to_list()
+    assert stamps(tmp_path) == before
+    with pytest.raises(UserError, match="finished result with other options: d_i2t"):
+        mine(BASE, pairs, output=tmp_path / "a", d_i2t=1)
+    with one_writer(tmp_path / "c"), pytest.raises(UserError, match="in use by another run"):
+        mine(BASE, pairs, output=tmp_path / "c")
+    monkeypatch.chdir(tmp_path)
+    for model in (BASE, str(locate(BASE)), DualEncoder.from_pretrained(BASE).model):  # an id, a folder, a loaded model
+        assert mine(model, pairs, d_i2t=2).to_list() == failures.to_list()
+    assert stamps(tmp_path) == before and {"q_id", "gt_id", "fp_id"} <= set(failures.column_names)
+
+
+def test_from_failures_to_a_report(world, tmp_path):
+    pairs, test = load_pairs(world), load_pairs(world, split="test")
+    mine(BASE, pairs, output=tmp_path / "failures", d_i2t=2)
+    made = {"llm": "world/oracle", "editor": "world", "candidates": 1}
+    records = synthesize(tmp_path / "failures", pairs, BASE, output=tmp_path / "records", **made)
+    few = {"output": tmp_path / "few", "answers_from": [str(tmp_path / "records")], "limit": 1}
+    assert len(synthesize(tmp_path / "failures", pairs, BASE, **few, **made)) <= 2
+    assert all(use["calls"] == 0 for use in json.loads((tmp_path / "few" / "summary.json").read_text())["llm"])
+    config = RepairConfig(max_steps=2, per_device_train_batch_size=4, use_cpu=True)
+    summary = train(BASE, pairs, tmp_path / "records", config, output=tmp_path / "tuned")
+    assert summary["steps"] == 2 and summary["fill"]["edits_t2i"] > 0
+    before = stamps(tmp_path / "tuned")
+    assert train(BASE, pairs, tmp_path / "records", config, output=tmp_path / "tuned") == summary
+    assert stamps(tmp_path / "tuned") == before
+    metrics = evaluate([BASE, tmp_path / "tuned"], test, output=tmp_path / "compare", resamples=9)
+    assert metrics == json.loads((tmp_path / "compare" / "metrics.json").read_text())
+    assert list(metrics) == ["base", "tuned"] and (tmp_path / "compare" / "differences.json").is_file()
+    alone = evaluate(BASE, test, resamples=9)["base"]
+    assert alone["t2i_R@1"] == metrics["base"]["t2i_R@1"] and alone["intervals"] == metrics["base"]["intervals"]
+    sample = show(tmp_path / "records", tmp_path / "sheet.html", n=4)
+    assert len(sample.rows) == 4 and (tmp_path / "sheet.html").is_file()
+    findings = analyze(tmp_path / "records", tmp_path / "report")
+    assert (tmp_path / "report" / "report.html").is_file() and {"funnel", "costs"} <= {each.name for each in findings}
+    assert export_open_clip(BASE, tmp_path / "clip")["parameters"] > 0
+    assert sum(export_triplets(tmp_path / "records", pairs, tmp_path / "triplets").values()) > 0
+    assert sum(export_near_misses(tmp_path / "records", pairs, tmp_path / "test").values()) > 0
+    assert len(load_records(tmp_path / "records")) == len(records)
+
+
+def test_options_that_do_not_affect_the_result_say_so_where_they_are_declared():
+    modules = [load_command(name) for name in COMMANDS]
+    groups = [getattr(module, "OPTIONS", ()) for module in modules]
+    groups += [types for module in modules for types, _ in vars(module).get("ACTIONS", {}).values()]
+    declared = [each for kind in {kind for types in groups for kind in types} for each in fields(kind)]
+    neutral = {each.name for each in declared if is_neutral(each)}
+    assert {"output", "concurrency", "max_usd", "report_to", "chunk_size"} <= neutral
+    assert not {"seed", "k_mine", "learning_rate", "candidates", "llm", "model", "split"} & neutral
+
+
+def test_a_dataset_in_memory_is_read_like_its_folder(world, records_folder, tmp_path):
+    """The pictures of the world as `imagefolder` reads them, with a metadata.jsonl in each split."""
     lines = {"train": [], "validation": []}
     for row in map(json.loads, (world / "captions.jsonl").read_text().splitlines()):
         if row["split"] in lines:
-            name = row["image"].removeprefix("images/")
-            place = home / "photos" / row["split"] / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes((world / "images" / name).read_bytes())
-            lines[row["split"]].append(json.dumps({"file_name": name, "captions": row["captions"]}))
+            place = tmp_path / row["split"] / Path(row["image"]).name
+            place.parent.mkdir(exist_ok=True)
+            shutil.copyfile(world / "images" / place.name, place)
+            lines[row["split"]].append(json.dumps({"file_name": place.name, "captions": row["captions"]}))
     for split, rows in lines.items():
-        (home / "photos" / split / "metadata.jsonl").write_text("\n".join(rows))
-    return home
-
-
-@pytest.mark.parametrize("what", ["model", "id"])
-def test_mines_with_a_model_or_an_id(what, photos):
-    from transformers import CLIPModel
-
-    pairs = load_pairs(photos / "world")
-    expected = mine(str(BASE), pairs).to_list()
-    assert {"q_id", "gt_id", "fp_id"} <= set(expected[0])
-    assert mine(CLIPModel.from_pretrained(BASE) if what == "model" else "world/base", pairs).to_list() == expected
-
-
-def test_a_dataset_in_memory_is_read_like_its_folder(photos, records_folder):
-    ds = load_dataset("imagefolder", data_dir=str(photos / "photos"))
+        (tmp_path / split / "metadata.jsonl").write_text("\n".join(rows))
+    ds = load_dataset("imagefolder", data_dir=str(tmp_path))
 
     def content(pairs):
         images = [image.tobytes() for image in pairs.images["image"]]
         return list(zip(pairs.captions["caption"], [images[place] for place in pairs.caption_image], strict=True))
 
-    for split in ("train", "validation"):
-        expected = content(load_pairs(photos / "world", split=split))
+    for split in lines:
+        expected = content(load_pairs(world, split=split))
         assert content(load_pairs(ds, split=split, caption_column="captions")) == expected
         assert content(Pairs.from_dataset(ds, caption="captions", split=split)) == expected
         assert content(Pairs.from_dataset(ds[split].with_format("numpy"), caption="captions")) == expected

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from desk import ROOT, TOKEN, Block, Desk, blocks, lines, ours
+from desk import ROOT, TOKEN, Desk, blocks, lines, ours
 from hub_server import Hub
 from pins import are_pinned
 
@@ -139,12 +139,6 @@ def test_every_target_of_make_and_every_extra_that_a_document_names_exists():
     made = re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)
     assert made and set(made) <= set(targets)
     assert set(re.findall(r"(?:repair-hf|\.)\[([a-z-]+)\]", text)) <= set(extras)
-
-
-def test_a_block_is_read_with_its_rule():
-    text = "x\n\n<!-- test: parse -->\n```bash\na \\\n  b  # c\n\n```\n```python\nd\n```\n"
-    assert blocks(text) == [Block("bash", "a \\\n  b  # c\n\n", "parse"), Block("python", "d\n")]
-    assert list(lines(blocks(text)[0].text)) == ["a b"]
 
 
 @pytest.mark.parametrize("path", EXECUTED, ids=named)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 from huggingface_hub.constants import HF_HUB_CACHE
-from recipe_data import SIZES, Photographs, cache_models, karpathy, make_data, make_failures, make_records
+from PIL import Image
+from recipe_data import SIZES, cache_models, karpathy, make_data, make_failures, make_records
 from study_runs import study
 
 from repair_hf.cli.main import main
@@ -137,8 +138,10 @@ def test_the_trial_costs_at_most_five_dollars(models, tmp_path, monkeypatch):
     monkeypatch.setattr(
         benchmarks, "SIZES", dict.fromkeys(["coco", "coco30k"], {name: Size(most) for name, most in counts.items()})
     )
-    photographs = Photographs(tmp_path, (640, 480))
-    karpathy(Path("dataset.json"), Path("data/coco"), counts, photographs, is_coco=True)
+    Image.new("RGB", (640, 480), "teal").save("picture.jpg")
+    texts = [f"caption {k}, as long as a caption of COCO is" for k in range(5)]
+    rows = [(split, Path("picture.jpg"), texts) for split, count in counts.items() for _ in range(count)]
+    karpathy(Path("dataset.json"), Path("data/coco"), rows, is_coco=True)
     build_parser().to_disk("parser")
     words = ["--config", str(RECIPES / "trial" / "study.yaml"), "--pairs", "dataset.json", "--spacy-model", "parser"]
     shown = study(*words, "--dry-run")

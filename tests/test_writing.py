@@ -29,13 +29,6 @@ def paragraphs(text: str) -> list[str]:
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
 
 
-def test_what_counts_as_a_paragraph_and_a_sentence():
-    text = "# A\n\nOne two. Three `a b`\nfour.\n\n- five\n- six\n\n| a b | c |\n|---|---|\n\n```\nx\n```\n"
-    found = paragraphs(text)
-    assert found == ["One two. Three Code four.", "- five", "- six", "a b", "c"]
-    assert END.split(found[0]) == ["One two.", "Three Code four."]
-
-
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_paragraphs_and_sentences_are_short(path):
     for paragraph in paragraphs(path.read_text(encoding="utf-8")):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from children import Child
 from ledgers import pay, rows
 
 from repair_hf.analysis.tables import mean_gain, round_rows
@@ -71,12 +72,11 @@ def words(recipe) -> list[str]:
 def done(words, recipe) -> tuple[Path, dict[Path, int]]:
     """The folder of a run that was killed in its second round and resumed; the times of round 1 when it was killed."""
     out = recipe.parent / "out"
-    with subprocess.Popen([sys.executable, "-m", "repair_hf", *words], stdout=subprocess.DEVNULL) as process:
-        while not answers(out / "round-2"):
-            assert process.poll() is None
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL and not (out / "rounds.json").exists()
+    child = Child(main, words)
+    while not answers(out / "round-2"):
+        assert child.poll() is None, child.said()
+        time.sleep(0.01)
+    assert child.kill() == -signal.SIGKILL and not (out / "rounds.json").exists()
     before = first_round(out)
     assert main(words) == 0
     return out, before

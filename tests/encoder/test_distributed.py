@@ -1,10 +1,11 @@
-"""Two processes under `accelerate launch` give the results of one; what launchers may not do."""
+"""Two processes, as `accelerate launch` starts them, give the results of one; what launchers may not do."""
 
 import argparse
+import atexit
 import json
+import logging
 import os
-import subprocess
-import sys
+import socket
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -13,33 +14,33 @@ import pytest
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
+from children import Child
 from safetensors.torch import load_file
 
 from repair_hf.cli.main import main
 from repair_hf.encoder import dual_encoder, embedder, pixel_store
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.processes import check_launch
+from repair_hf.runtime.processes import check_launch, processes
 from repair_hf.training.batches import OneCaptionPerImage
 from repair_hf.training.config import RepairConfig
 
+logger = logging.getLogger(__name__)
 ACCELERATE = Path(__file__).parents[2] / "recipes" / "accelerate"
 PAIRS_PER_STEP = 8
-SCRIPT = """
-import atexit, json, sys
-from pathlib import Path
-threads = Path("/proc/self/task")
-atexit.register(lambda: print("threads at exit", *[each.read_text() for each in threads.glob("*/comm")]))
-from repair_hf.cli.main import main
-from repair_hf.runtime.processes import processes
-from tests.encoder.test_distributed import embed
 
-commands, data = json.loads(sys.argv[1])
-for words in commands:
-    assert main(words) == 0
-embed(data["model"], data["pairs"], data["output"], processes().index)
-processes().gather(None)
-"""
+
+def work(commands: list[list[str]], data: dict[str, str]) -> None:
+    """What each of two processes does. At its end it names its threads: one of gloo may abort an interpreter."""
+    threads = Path("/proc/self/task")
+    atexit.register(
+        lambda: logger.warning("threads at exit: %s", [each.read_text() for each in threads.glob("*/comm")])
+    )
+    torch.set_num_threads(1)
+    for words in commands:
+        assert main(words) == 0
+    embed(data["model"], data["pairs"], data["output"], processes().index)
+    processes().gather(None)
 
 
 def embed(model: str, source: str, output: str, index: int) -> None:
@@ -68,40 +69,40 @@ RUNS = {
 def runs(pairs_folder, clip_folder, siglip_folder, records_folder, tmp_path_factory) -> dict[int, Path]:
     """Number of processes -> folder of their runs. Two processes make some in chunks, which changes nothing."""
     folder = tmp_path_factory.mktemp("runs")
-    (folder / "script.py").write_text(SCRIPT)
     shared = f"train --pairs {pairs_folder} --split all --records {records_folder} --use-cpu --max-steps 9"
     shared += " --learning-rate 0.5 --optim sgd --logging-steps 1 --save-strategy steps --save-steps 5"
-    for processes in (1, 2):
-        output, commands = folder / str(processes), {}
+    for count in (1, 2):
+        output, commands = folder / str(count), {}
         for name, words in RUNS.items():
-            size = PAIRS_PER_STEP // processes // (2 if "accumulation" in words else 1)
+            size = PAIRS_PER_STEP // count // (2 if "accumulation" in words else 1)
             model = siglip_folder if name == "part" else clip_folder
             named = f"--model {model} --output {output / name} --per-device-train-batch-size {size} {words}"
-            chunks = "--chunk-size 5" if processes == 2 and words else ""
+            chunks = "--chunk-size 5" if count == 2 and words else ""
             commands[name] = f"{shared} {named} {chunks}".split()
         commands["resumed"] += ["--resume-from-checkpoint", str(output / "default" / "checkpoint-5")]
-        if processes == 1:
+        if count == 1:
             assert [main(words) for name, words in commands.items() if name != "resumed"] == [0] * 4
             embed(str(clip_folder), str(pairs_folder), str(output), 0)
         else:
             data = {"model": str(clip_folder), "pairs": str(pairs_folder), "output": str(output)}
-            launch(folder / "script.py", json.dumps([list(commands.values()), data]))
+            launch(list(commands.values()), data)
     return {1: folder / "1", 2: folder / "2"}
 
 
-def launch(script: Path, argument: str) -> None:
-    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(ACCELERATE / "cpu-2.yaml")]
-    done = subprocess.run(
-        [*launcher, str(script), argument],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count("world size 2   cpu   float32   8 pairs per step") == len(RUNS), done.stdout
-    assert "find_unused_parameters" not in done.stderr
-    assert "threads at exit" in done.stdout and "gloo" not in done.stdout  # one may abort the interpreter as it exits
+def launch(commands: list[list[str]], data: dict[str, str]) -> None:
+    """Start two processes with the environment that accelerate and torchrun give them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = prepare_multi_gpu_env(launched("--config_file", str(ACCELERATE / "cpu-2.yaml")))
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    ranks = [shared | {"RANK": rank, "LOCAL_RANK": rank, "TQDM_DISABLE": "1"} for rank in "01"]
+    both = [Child(work, commands, data, env=env) for env in ranks]
+    assert [child.wait() for child in both] == [0, 0], "\n".join(child.said()[-4000:] for child in both)
+    said = "".join(child.said() for child in both)
+    assert said.count("world size 2   cpu   float32   8 pairs per step") == len(RUNS), said
+    assert "find_unused_parameters" not in said
+    assert said.count("threads at exit") == 2 and "gloo" not in said
 
 
 @pytest.mark.parametrize("name", ["default", "grid", "batch", "part"])
@@ -115,9 +116,9 @@ def test_two_processes_make_the_model_of_one_by_the_same_losses(runs, name):
         assert ("loss_grid" in mine) == (name != "batch")
         for term in {name for name in mine if name.startswith("l")} - {"learning_rate"} | {"grad_norm"}:
             assert theirs[term] == pytest.approx(mine[term], rel=1e-3), term
-    for processes, folder in runs.items():
+    for count, folder in runs.items():
         summary = json.loads((folder / name / "summary.json").read_text())
-        assert (summary["processes"], summary["steps"]) == (processes, len(lines[0]))
+        assert (summary["processes"], summary["steps"]) == (count, len(lines[0]))
 
 
 def test_the_global_loss_of_a_step_that_is_cut_is_the_mean_over_its_parts(runs, pairs_folder, clip_folder):

@@ -30,7 +30,18 @@ HOSTILE = [
 ]
 TOKEN = "hf_goodgoodgoodgoodgood"
 LOADING = """
-import hashlib
+import contextlib, datasets, hashlib
+from pathlib import Path
+from unittest import mock
+from huggingface_hub import constants
+
+@contextlib.contextmanager
+def as_stranger(home):
+    with mock.patch.dict(os.environ), mock.patch.multiple(constants, HF_HUB_CACHE=f"{home}/hub"), \\
+            mock.patch.multiple(datasets.config, HF_DATASETS_CACHE=Path(home, "datasets")):
+        del os.environ["HF_TOKEN"]
+        yield
+
 def digest(dataset):
     from datasets import Image
     for name, kind in dataset.features.items():
@@ -131,12 +142,10 @@ def client(hub_of_all_tests, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def stranger(hub_of_all_tests, tmp_path_factory):
-    """Somebody who is not logged in, and has nothing cached."""
-    client = Client(hub_of_all_tests, tmp_path_factory.mktemp("stranger"), None)
-    client.run(LOADING)
-    yield client
-    client.close()
+def stranger(client, tmp_path_factory):
+    """Runs code as somebody who is not logged in, and has nothing cached."""
+    home = str(tmp_path_factory.mktemp("stranger"))
+    return lambda code: client.run(f"with as_stranger({home!r}):\n    exec({code!r}, globals())")
 
 
 @pytest.fixture

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
 from datasets import Dataset, Image
-
-from repair_hf.pairs.dataset import load_pairs
-from repair_hf.runtime.options import UserError
 
 README = """---
 configs:
@@ -36,15 +32,9 @@ for revision, english in (("v1", [0]), ("v2", [0, 1])):
     api.create_commit("me/photos", changes, commit_message=revision, repo_type="dataset")
     api.create_tag("me/photos", tag=revision, repo_type="dataset")
 """)
-    loaded = stranger.run("""
+    loaded = stranger("""
 from repair_hf.pairs.dataset import load_pairs
 asked = ({"pairs_config": "english"}, {"pairs_config": "english", "pairs_revision": "v1"}, {"pairs_config": "german"})
 result = [load_pairs("me/photos", split="all", **one).captions["caption"][:] for one in asked]
 """)
     assert loaded == [names[:2], names[:1], names[2:]]
-
-
-def test_a_folder_has_neither(tmp_path):
-    for options in ({"pairs_config": "english"}, {"pairs_revision": "v1"}):
-        with pytest.raises(UserError, match="only for the Hub"):
-            load_pairs(tmp_path, **options)

@@ -19,7 +19,7 @@ def test_records_come_back_bit_for_bit_from_a_clean_cache(hub, push, stranger, f
     sent = hub.files("dataset", "me/photos-repair")
     for path in [*folder.glob("records/*.parquet"), *folder.glob("dropped/*.parquet")]:
         assert sent[path.relative_to(folder).as_posix()] == path.read_bytes()
-    loaded = stranger.run(
+    loaded = stranger(
         f"""
 from datasets import load_dataset
 from repair_hf.records.dataset import FEATURES, DROPPED_FEATURES, load_records, load_dropped
@@ -66,7 +66,7 @@ def test_private_means_private(hub, push, stranger, folder):
     assert push(folder, "me/secret", "--private")[0] == 0
     assert hub.repos["dataset", "me/secret"].private
     with pytest.raises(RuntimeError, match="UserError: me/secret holds no records"):
-        stranger.run("from repair_hf.records.dataset import load_records\nload_records('me/secret')")
+        stranger("from repair_hf.records.dataset import load_records\nload_records('me/secret')")
     push(folder, "me/open")
     code, _, error = push(folder, "me/open", "--private")
     assert code == 2 and "me/open exists and is public" in error

@@ -1,15 +1,16 @@
 """Arrays on disk: whole or not there, no larger than the disk, and read without being loaded."""
 
 import os
-import subprocess
-import sys
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
+from children import Child
 
 from repair_hf.runtime.arrays import in_memory, on_disk
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.processes import processes
 
 WORDS = {"what": "The squares", "remedy": "take fewer"}
 
@@ -50,44 +51,43 @@ def test_what_fails_or_has_too_little_room_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def write_and_die(path: Path) -> None:
+    def one_part():
+        yield slice(0, 3), np.full((3, 1), 7)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    on_disk(path, (4, 1), np.float32, one_part, **WORDS)
+
+
 def test_a_killed_writer_leaves_a_draft_that_nobody_takes(tmp_path):
-    script = """
-import os, signal, sys
-from pathlib import Path
-import numpy as np
-from repair_hf.runtime.arrays import on_disk
-
-def parts():
-    yield slice(0, 3), np.full((3, 1), 7)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-on_disk(Path(sys.argv[1]), (4, 1), np.float32, parts, what="", remedy="")
-"""
     path = tmp_path / "squares.npy"
-    done = subprocess.run([sys.executable, "-c", script, str(path)], env=os.environ, check=False)
-    assert done.returncode == -9
+    assert Child(write_and_die, path).wait() == -signal.SIGKILL
     assert [file.suffix for file in tmp_path.iterdir()] == [".tmp"]
     assert on_disk(path, (4, 1), np.float32, parts, **WORDS).tolist() == [[0], [1], [4], [9]]
 
 
+def resident() -> int:
+    """KiB that this process holds, mapped files left out."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
+
+
+def write_much(path: Path) -> None:
+    processes()
+    ones, before = np.ones((1000, 512), np.float32), resident()
+    found = on_disk(
+        path,
+        (100_000, 512),
+        np.float32,
+        lambda: ((slice(k, k + 1000), ones) for k in range(0, 100_000, 1000)),
+        **WORDS,
+    )
+    assert found[::1000].sum() == 100 * 512
+    assert resident() - before < 20_000  # of 200,000
+
+
 def test_what_is_mapped_is_not_resident(tmp_path):
-    resident = "next(int(line.split()[1]) for line in open('/proc/self/status') if line.startswith('RssAnon'))"
     if not Path("/proc/self/status").is_file():
         pytest.skip("needs /proc, to see what a process holds")
-    script = f"""
-import sys
-from pathlib import Path
-import numpy as np
-from repair_hf.runtime.processes import processes
-from repair_hf.runtime.arrays import on_disk
-
-processes()
-ones = np.ones((1000, 512), np.float32)
-before = {resident}
-parts = lambda: ((slice(start, start + 1000), ones) for start in range(0, 100_000, 1000))
-found = on_disk(Path(sys.argv[1]), (100_000, 512), np.float32, parts, what="", remedy="")
-assert found[::1000].sum() == 100 * 512
-print({resident} - before)
-"""
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "x.npy")], capture_output=True, text=True)
-    assert int(done.stdout) < 20_000, done.stderr  # KiB, of 200,000
+    child = Child(write_much, tmp_path / "x.npy")
+    assert child.wait() == 0, child.said()

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from datasets import Dataset
 from PIL import Image
 
 from repair_hf.mining.false_positives import mine_false_positives, with_ids
-from repair_hf.pairs.benchmarks import COCO_5K, Size
+from repair_hf.pairs.benchmarks import Size
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
 from tests.mining.embeddings import random_unit
@@ -22,63 +23,36 @@ SIZES = {  # of the splits below, in place of the true ones
     "coco": {"train": Size(6), "train+restval": Size(8), "val": Size(2, (4,)), "test": Size(2, (4,))},
     "coco30k": {"train": Size(5), "val": Size(2, (4,)), "test": Size(2, (4,))},
 }
-LENGTH = "as long as a caption of COCO is"
-LINKS = 60_000  # most names of one file
 SPLITS = ["train"] * 6 + ["restval"] * 2 + ["val"] * 2 + ["test"] * 2
 
 
-class Photographs:
-    """One tiny picture under as many names as are asked for."""
-
-    def __init__(self, folder: Path, size: tuple[int, int] = (8, 8)) -> None:
-        self.source, self.count = folder / "picture.jpg", 0
-        Image.new("RGB", size, "teal").save(self.source)
-
-    def put(self, path: Path) -> None:
-        if self.count == 0:
-            self.source = shutil.copyfile(self.source, self.source.with_stem(f"{self.source.stem}x"))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.link(self.source, path)
-        self.count = (self.count + 1) % LINKS
-
-
-def karpathy(file: Path, images: Path, splits: dict[str, int], photographs: Photographs, *, is_coco: bool) -> None:
-    rows = []
-    for split, count in splits.items():
-        folder = "train2014" if split == "train" else "val2014"
-        for place in range(count):
-            number, extra = len(rows), is_coco and split in ("val", "test") and place < COCO_5K.captions[0] - 25_000
-            name = f"COCO_{folder}_{number:012}.jpg" if is_coco else f"{number}.jpg"
-            texts = [{"raw": f"caption {k} of {number}, {LENGTH}"} for k in range(5 + extra)]
-            rows.append({"filename": name, "split": split, "sentences": texts})
-            rows[-1] |= {"filepath": folder, "cocoid": number} if is_coco else {}
-            photographs.put(images / (folder if is_coco else "") / name)
-    file.write_text(json.dumps({"images": rows}))
+def karpathy(file: Path, images: Path, rows: Iterable[tuple[str, Path, list[str]]], *, is_coco: bool) -> None:
+    """Write a caption JSON, and link its pictures: a split, a picture and captions for each row."""
+    listed = []
+    for number, (split, picture, texts) in enumerate(rows):
+        folder = ("train2014" if split == "train" else "val2014") if is_coco else ""
+        name = f"COCO_{folder}_{number:012}.jpg" if is_coco else f"{number}.jpg"
+        place = images / folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.link(picture, place)
+        listed.append({"filename": name, "split": split, "sentences": [{"raw": text} for text in texts]})
+        listed[-1] |= {"filepath": folder, "cocoid": number} if is_coco else {}
+    file.write_text(json.dumps({"images": listed}))
 
 
 def make_data(pictures: Path, recipe: dict) -> None:
     """Put the pictures of `pairs_folder` where a recipe looks for them, in the form of its source."""
     rows = [json.loads(line) for line in (pictures / "captions.jsonl").read_text().splitlines()]
     source = Path(recipe["pairs"])
-    if source.suffix != ".json":
-        shutil.copytree(pictures, source)
-        names = {"restval": "train", "val": "validation"}
-        lines = [row | {"split": names.get(split, split)} for row, split in zip(rows, SPLITS, strict=True)]
-        (source / "captions.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    if source.suffix == ".json":
+        own = [(split, pictures / row["image"], row["captions"]) for row, split in zip(rows, SPLITS, strict=True)]
+        source.parent.mkdir(parents=True, exist_ok=True)
+        karpathy(source, Path(recipe["image_folder"]), own, is_coco=recipe["benchmark"].startswith("coco"))
         return
-    images = []
-    for number, (row, split) in enumerate(zip(rows, SPLITS, strict=True)):
-        path = "train2014" if split == "train" else "val2014"
-        is_coco = recipe["benchmark"].startswith("coco")
-        name = f"COCO_{path}_{number:012}.jpg" if is_coco else f"{number}.jpg"
-        place = Path(recipe["image_folder"]) / (path if is_coco else "") / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        Image.open(pictures / row["image"]).save(place)
-        sentences = [{"raw": caption} for caption in row["captions"]]
-        images.append({"filename": name, "split": split, "sentences": sentences})
-        if is_coco:
-            images[-1] |= {"filepath": path, "cocoid": number}
-    source.write_text(json.dumps({"images": images}))
+    shutil.copytree(pictures, source)
+    names = {"restval": "train", "val": "validation"}
+    lines = [row | {"split": names.get(split, split)} for row, split in zip(rows, SPLITS, strict=True)]
+    (source / "captions.jsonl").write_text("\n".join(map(json.dumps, lines)))
 
 
 def make_failures(pairs: Pairs, folder: Path) -> None:

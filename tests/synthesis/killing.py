@@ -9,6 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from children import Child
+
+from repair_hf.cli.main import main
+
 LAUNCH = """
 import sys
 from repair_hf.cli.main import main
@@ -18,17 +22,17 @@ if __name__ == "__main__":  # the editor has a process of its own, which reads t
 """
 
 
-def start(words: list[str], processes: int, folder: Path) -> subprocess.Popen:
+def start(words: list[str], processes: int, folder: Path) -> subprocess.Popen | Child:
     """Start `repair-hf` with these words in a session of its own; several processes by torchrun."""
+    if processes == 1:
+        return Child(main, words)
+    (folder / "launch.py").write_text(LAUNCH)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
     alone = os.environ | {"OMP_NUM_THREADS": "1"}  # as in this process: sums in another order would round differently
-    command = [sys.executable, "-m", "repair_hf", *words]
-    if processes > 1:
-        (folder / "launch.py").write_text(LAUNCH)
-        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-        command = [sys.executable, *torchrun, str(folder / "launch.py"), *words]
     return subprocess.Popen(
-        command, env=alone, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+        [sys.executable, *torchrun, str(folder / "launch.py"), *words],
+        env=alone, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
 
 
 def kill_family(leader: int) -> None:

@@ -6,13 +6,13 @@ import asyncio
 import base64
 import json
 import logging
-import multiprocessing
 import os
 import signal
 import threading
 from pathlib import Path
 
 import pytest
+from children import Child
 from hosted_editors import editor_at
 from ledgers import ledger_in, rows
 from PIL import Image
@@ -77,10 +77,9 @@ def test_images_that_a_killed_process_has_saved_are_counted(serve, tmp_path):
         return answer(question)
 
     server.answer = meet
-    child = multiprocessing.get_context("spawn").Process(target=make_and_die, args=(server.url(), picture, folder, 6))
-    child.start()
-    child.join(240)
-    assert child.exitcode == -signal.SIGKILL and len(list(folder.rglob("*.png"))) == 6
+    child = Child(make_and_die, server.url(), picture, folder, 6)
+    assert child.wait() == -signal.SIGKILL, child.said()
+    assert len(list(folder.rglob("*.png"))) == 6
     server.answer = answer
     paths, images = make(editor_at(server, "openai"), sources_of(picture), folder, count=12)
     assert (images.found, images.made) == (6, 6) and len(server.asked) == 18

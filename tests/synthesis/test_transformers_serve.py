@@ -7,13 +7,13 @@ import base64
 import json
 import shutil
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import httpx
 import pytest
+from children import Child
 from ledgers import ledger_in, rows
 from provider_server import png
 
@@ -34,19 +34,22 @@ def server(vlm_folder, tmp_path_factory):
     (folder / "generation_config.json").write_text(json.dumps(config | {"do_sample": True}))
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    log = folder.parent / "log"
-    command = [sys.executable, "-c", "from transformers.cli.transformers import main; main()", "serve", str(folder)]
-    words = ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
-    with log.open("w") as lines:
-        process = subprocess.Popen([*command, *words], stdout=lines, stderr=lines)
+    process = Child(serve, str(folder), port)
     try:
         while not _is_up(port):
-            assert process.poll() is None, log.read_text()[-3000:]
+            assert process.poll() is None, process.said()[-3000:]
             time.sleep(0.2)
         yield str(folder), f"http://127.0.0.1:{port}/v1"
     finally:
         process.kill()
-        process.wait()
+
+
+def serve(folder: str, port: int) -> None:
+    """`transformers serve`."""
+    from transformers.cli.transformers import main
+
+    sys.argv = ["transformers", "serve", folder, "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    main()
 
 
 def _is_up(port: int) -> bool:

@@ -25,7 +25,6 @@ if CHROMIUM is None:
     pytest.skip("no Chromium on this machine", allow_module_level=True)
 
 MARK = f"--opened-by={os.getpid()}"  # tells our browser from others; Chromium passes over what it does not know
-DOCS = Path(__file__).parents[3] / "docs"
 PATIENCE = 60_000  # milliseconds: a first start on a busy machine takes long
 CUT = """[...document.querySelectorAll(".scroll")].filter(
   table => table.scrollWidth > table.clientWidth).map(table => table.innerText)"""
@@ -261,8 +260,6 @@ def pages(tmp_path_factory, illustrated_folder, illustrated, chromium):
     """Opens an example of each page of the project."""
     folder, window = tmp_path_factory.mktemp("pages"), chromium()
     addresses = {name: path.as_uri() for name, path in write_pages(folder, illustrated_folder, *illustrated).items()}
-    subprocess.run([Path(sys.executable).with_name("sphinx-build"), "-q", DOCS, folder / "docs"], check=True)
-    addresses |= {f"docs-{name}": (folder / "docs" / f"{name}.html").as_uri() for name in ("index", "study", "api")}
     lay(folder / "edits", "edits", 4)
     with serving(folder / "edits") as (url, _):
         addresses |= {"annotate": f"{url}?annotator=ann", "annotate-start": url}
@@ -274,8 +271,7 @@ def pages(tmp_path_factory, illustrated_folder, illustrated, chromium):
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize(
     "name",
-    "report-run report-empty show mined live live-empty annotate annotate-start "
-    "docs-index docs-study docs-api".split(),
+    "report-run report-empty show mined live live-empty annotate annotate-start".split(),
 )
 def test_each_page_can_be_read(pages, name, width, scheme):
     page, url = pages(name, viewport={"width": width, "height": 900}, color_scheme=scheme)
