@@ -1,6 +1,8 @@
 import base64
 import io
 import re
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from repair_hf.records.dataset import DROPPED_FEATURES
 ATTACK = (
     "<script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">\"' autofocus onfocus=1 "
 )
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def row(repaired: Dataset, direction: str, **others) -> dict:
@@ -49,16 +52,38 @@ def test_a_dropped_failure_says_why(repaired):
     assert ">edit<" not in shown and "rewritten to fit it" not in shown
 
 
-def test_no_text_becomes_a_tag(repaired):
+def attacked(repaired: Dataset) -> str:
+    """A page of records of which every text is an attack."""
     rows = []
     for direction in ("t2i", "i2t"):
         each = row(repaired, direction)
         texts = [name for name, cell in each.items() if isinstance(cell, str) and name != "direction"]
         texts += ["gt_reason", "fp_reason", "edit_instruction"]
         rows.append(each | dict.fromkeys(texts, ATTACK) | {"error_types": [ATTACK]})
-    shown = page(*rows)
+    return page(*rows)
+
+
+def test_no_text_becomes_a_tag(repaired):
+    shown = attacked(repaired)
     assert "<script" not in shown and "<img src=x" not in shown and "&lt;script&gt;" in shown
     assert "\"' autofocus" not in shown  # which would end an attribute
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_a_browser_runs_nothing_of_it(repaired, tmp_path):
+    """Nothing of a text, and nothing of a tag that slipped through."""
+    pages = {"attack": attacked(repaired), "control": f"<title>mine</title>{ATTACK}"}
+    pages["slipped"] = page(row(repaired, "t2i")).replace("</main>", f"{ATTACK}</main>")
+    words = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom"]
+    titles = {}
+    for name, text in pages.items():
+        path = tmp_path / f"{name}.html"
+        path.write_text(text, encoding="utf-8")
+        command = [CHROMIUM, *words, path.as_uri()]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+        titles[name] = re.search("<title>(.*?)</title>", ran.stdout)[1]
+    safe = "Retrieval failures and their repairs"
+    assert titles == {"attack": safe, "control": "taken", "slipped": safe}
 
 
 def opened(uri: str) -> Image.Image:

@@ -226,4 +226,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestLedger = Machine.TestCase
-TestLedger.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+TestLedger.settings = settings(max_examples=300, stateful_step_count=25, deadline=None)
