@@ -7,6 +7,7 @@ import base64
 import io
 import json
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -125,23 +126,42 @@ def test_a_request_that_always_fails_costs_only_its_own_candidate_and_the_next_r
 
 
 def test_a_rejection_is_final_once_another_image_was_accepted_in_between(serve, sources, tmp_path):
-    rejected = (400, {"error": {"message": "not this one"}}, {})
-    server = serve(lambda n: rejected if b"red" in server.asked[-1][2] else png())
+    has_company = threading.Event()
+
+    def answer(n: int) -> bytes | tuple:
+        if b"red" not in server.asked[-1][2]:
+            return png()
+        has_company.wait(30)
+        return 400, {"error": {"message": "not this one"}}, {}
 
     async def work():
         with ledger_in(tmp_path) as ledger:
             images = Candidates(editor_at(server, "openai", concurrency=1), sources, ledger, count=1, seed=0)
             async with images.open():
-                for word in ("blue", "red", "green", "red", "red"):
-                    path = (await images.make(0, word))[0]
-                    left.append((path is not None, images.forget_rejected(0, word)))
+                await images.make(0, "blue")
+                red = asyncio.create_task(images.make(0, "red"))
+                while len(server.asked) < 2:
+                    await asyncio.sleep(0.01)
+                green = asyncio.create_task(images.make(0, "green"))
+                while len(images._sender._tasks) < 2:
+                    await asyncio.sleep(0.01)
+                has_company.set()
+                assert (await red, (await green)[0].is_file()) == ([None], True)
                 why.append(images.why_none(0, "red"))
 
-    left: list[tuple[bool, bool]] = []
-    why: list[str] = []
+    server, why = serve(answer), []
     asyncio.run(work())
-    assert left == [(True, False), (False, True), (True, False), (False, False), (False, False)]
     assert len(server.asked) == 4 and why == ["no candidate could be made"]
+    make(server, "openai", sources, tmp_path, [(0, "red")], count=1)
+    assert len(server.asked) == 4  # not even by the next run
+
+
+def test_a_rejection_without_company_is_asked_about_by_the_next_run(serve, sources, tmp_path):
+    server = serve(lambda n: png() if n in (1, 4) else (400, {"error": {"message": "not now"}}, {}))
+    make(server, "openai", sources, tmp_path, [(0, "blue")], count=1)
+    for asked, is_made in ((3, False), (4, True)):
+        ((path,),), _ = make(server, "openai", sources, tmp_path, [(0, "red")], count=1)
+        assert len(server.asked) == asked and (path is not None) == is_made
 
 
 @pytest.mark.parametrize(

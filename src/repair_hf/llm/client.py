@@ -15,7 +15,6 @@ from repair_hf.llm.answers import (
     AnswerError,
     FailedAnswer,
     RefusedAnswer,
-    RejectedAnswer,
     Schema,
     UnparsedAnswer,
     next_attempt,
@@ -25,7 +24,7 @@ from repair_hf.llm.answers import (
 )
 from repair_hf.llm.batches import Batches, Deferred
 from repair_hf.llm.cost import Usage, price_per_token
-from repair_hf.llm.errors import FailedRequest, ProviderError, RejectedRequest
+from repair_hf.llm.errors import FailedRequest, ProviderError
 from repair_hf.llm.keys import question_key
 from repair_hf.llm.ledger import Call, Ledger, Reply, Topic
 from repair_hf.llm.old_folders import old_key
@@ -209,10 +208,6 @@ class ChatModel:
                 worst=lambda: self._worst(request, count),
                 tokens=lambda: self._sizes.bound(count()) + request["max_tokens"],
             )
-        except RejectedRequest as error:
-            if self.ledger.find(question.key) is not None:
-                raise RefusedAnswer(f"rejected: {error}") from error
-            raise RejectedAnswer(str(error)) from error
         except FailedRequest as error:
             raise FailedAnswer(str(error)) from error
 

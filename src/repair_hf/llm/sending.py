@@ -2,10 +2,11 @@
 
 All that costs money at a provider goes through here, answers and images alike. What an error means:
 
-- asked again now: a bad connection, a time-out, 429, 5xx. The waits grow; a 429 makes all requests wait.
+- asked again now: a bad connection, a time-out, 429, 5xx. The waits grow; a 429 makes all requests wait. A rejected
+  question (400, 413, 422) is asked once more, after another one was accepted.
 - asked again by the next run: a question all of whose attempts failed, and all questions that were left when the run
   stopped: on a wrong key, an empty account, a ceiling, or many rejections in a row.
-- final: a question that was rejected twice (400, 413, 422), while the provider accepted another one in between.
+- final: a question that was rejected twice, while the provider accepted another one in between.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ class Sender:
         self.circuit = Circuit(options.max_error_rate, window=window)
         self._tasks: dict[str, asyncio.Task[Call]] = {}
         self._on_wire: set[asyncio.Task | None] = set()
-        self._rejected_at: dict[str, float] = {}  # when each question was first rejected
-        self._in_a_row: list[float] = []  # when requests were rejected that nothing was accepted after
+        self._in_a_row = 0  # rejections since the last accepted request
+        self._set_aside: set[asyncio.Future[None]] = set()  # rejected questions that wait for their second attempt
         self._accepted_at = 0.0  # when the last accepted request was sent
         self._is_draining, self._logged_at = False, -EVERY
 
@@ -115,6 +116,8 @@ class Sender:
     ) -> tuple[Call, bool]:
         """Return the call of a question that the ledger cannot answer, and whether it is not asked for already.
 
+        The state of the call is `rejected` if the provider does not accept the question.
+
         Args:
             topic: Labels of the call in the ledger.
             key: Digest of the question. Equal questions that are asked at the same time share a call.
@@ -123,9 +126,7 @@ class Sender:
             tokens: Expected tokens of prompt and answer; called if there is a limit of tokens.
 
         Raises:
-            RejectedRequest: If the provider does not accept the request now. If that is final, the call says so next
-                time.
-            FailedRequest: If all attempts failed and the run can go on without the reply.
+            FailedRequest: If all attempts failed, or were rejected for now, and the run can go on without the reply.
             RunStopped: If it cannot go on.
         """
         task = self._tasks.get(key)
@@ -134,14 +135,9 @@ class Sender:
         if self._is_draining:  # another attempt, after an unusable answer
             raise asyncio.CancelledError
         attempt = partial(self._attempt, key, send, topic, worst, tokens)
-        task = self._tasks[key] = asyncio.create_task(self._pay(attempt))
+        task = self._tasks[key] = asyncio.create_task(self._pay(key, topic, attempt))
         task.add_done_callback(lambda task: self._forget(key, task))
         return await asyncio.shield(task), True  # shielded: it is paid for even if the caller is cancelled
-
-    def note_accepted(self, began: float) -> None:
-        """Note that the provider has accepted a request that was sent at this time."""
-        self._accepted_at = max(self._accepted_at, began)
-        self._in_a_row = [when for when in self._in_a_row if when >= began]
 
     async def drain(self, seconds: float) -> None:
         """Send nothing new, and wait for the replies that are on their way; they are paid for already."""
@@ -154,7 +150,22 @@ class Sender:
         finally:
             self._is_draining = False
 
-    async def _pay(self, attempt: Callable[[], Awaitable[Call]]) -> Call:
+    async def _pay(self, key: str, topic: Topic, attempt: Callable[[], Awaitable[Call]]) -> Call:
+        rejected_at: float | None = None
+        while True:
+            try:
+                return await self._repeat(attempt)
+            except RejectedRequest as error:
+                self._note_rejected(error)
+                if rejected_at is not None and self._accepted_at > rejected_at:
+                    return self.ledger.reject(key, str(error), topic)
+                if rejected_at is not None:
+                    raise FailedRequest(str(error)) from error
+            rejected_at = time.monotonic()
+            await self._until_accepted()
+
+    async def _repeat(self, attempt: Callable[[], Awaitable[Call]]) -> Call:
+        """Attempt until a reply comes."""
         async with self.limits.places:  # a provider that is down gets few requests
             for number in count(1):
                 try:
@@ -174,9 +185,6 @@ class Sender:
             async with self.limits.slot(expected) as slot, self.ledger.pay(key, worst, topic) as call:
                 if call.state == "reserved":  # else it is answered, or another process has put it into a batch
                     call.reply = await self._on_the_wire(send, slot)
-        except RejectedRequest as error:
-            self._note_rejected(key, error, topic)
-            raise
         except PassingError as error:
             if not error.is_rate_limit:  # the limits handle these
                 self.circuit.note(str(error))
@@ -190,22 +198,39 @@ class Sender:
             reply = await send()
         finally:
             self._on_wire.discard(task)
-        self.note_accepted(began)
+        self._accepted_at, self._in_a_row = max(self._accepted_at, began), 0
+        self._ask_again()
         slot.tokens = (reply.prompt_tokens + reply.completion_tokens) or slot.tokens
         return reply
 
-    def _note_rejected(self, key: str, error: RejectedRequest, topic: Topic) -> None:
-        """Decide whether a rejection is final, or stops the run."""
+    def _note_rejected(self, error: RejectedRequest) -> None:
+        """Stop the run if probably not only this request is at fault."""
         if not self._has_served:
-            raise ProviderError(str(error)) from None  # probably not only this request is at fault
-        now = time.monotonic()
-        if self._accepted_at > self._rejected_at.setdefault(key, now):
-            return self.ledger.reject(key, str(error), topic)
-        self._in_a_row.append(now)
-        if len(self._in_a_row) > max(REJECTIONS, REJECTIONS_PER_PLACE * self.limits.concurrency):
+            raise ProviderError(str(error)) from None
+        self._in_a_row += 1
+        if self._in_a_row > max(REJECTIONS, REJECTIONS_PER_PLACE * self.limits.concurrency):
             raise ProviderError(
-                f"{self.model} rejected {len(self._in_a_row)} requests in a row, at last with: {error}. {LATER}"
+                f"{self.model} rejected {self._in_a_row} requests in a row, at last with: {error}. {LATER}"
             ) from None
+
+    async def _until_accepted(self) -> None:
+        """Wait until another request is accepted, or no other is left."""
+        turn = asyncio.get_running_loop().create_future()
+        self._set_aside.add(turn)
+        try:
+            self._ask_again_if_alone()
+            await turn
+        finally:
+            self._set_aside.discard(turn)
+
+    def _ask_again(self) -> None:
+        for turn in self._set_aside:
+            if not turn.done():
+                turn.set_result(None)
+
+    def _ask_again_if_alone(self) -> None:
+        if len(self._set_aside) == len(self._tasks):
+            self._ask_again()
 
     @property
     def _has_served(self) -> bool:
@@ -235,5 +260,6 @@ class Sender:
 
     def _forget(self, key: str, task: asyncio.Task) -> None:
         del self._tasks[key]
+        self._ask_again_if_alone()
         if not task.cancelled():
             task.exception()  # marks it as retrieved: nobody may be waiting any more

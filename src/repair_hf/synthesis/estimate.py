@@ -38,6 +38,14 @@ INSTRUCTION = (
     "The caption says that the umbrella is red, while the image shows a blue one held by the "
     "woman. Therefore, replace 'a red umbrella' with 'a blue umbrella'."
 )
+VERDICT = {"fp_reason": REASON, "fp_too_similar": False}  # also that on each caption of a group
+ANSWER: dict[str, Any] = VERDICT | {
+    "gt_reason": REASON,
+    "gt_valid": True,
+    "error_types": ["Object"],
+    "edit_instruction": INSTRUCTION,
+    "answer": CAPTION,
+}
 
 
 class Rehearsal(NamedTuple):
@@ -107,9 +115,6 @@ class _NoImages:
     async def make(self, fp: int, instruction: str) -> list[Path]:
         return [Path()]
 
-    def forget_rejected(self, fp: int, instruction: str) -> bool:
-        return False
-
     def stop(self) -> None: ...
 
 
@@ -136,20 +141,6 @@ def _counting(model: str) -> Provider:
 
 
 def _typical_answer(request: Mapping[str, Any]) -> str:
-    """An answer of usual length that keeps the failure, by the requested schema."""
-    schema = request["response_format"]["json_schema"]["schema"]
-    return json.dumps(_fill(schema, schema.get("$defs", {})))
-
-
-def _fill(schema: Mapping[str, Any], defs: Mapping[str, Any], name: str = "") -> Any:
-    if "anyOf" in schema:
-        return _fill(schema["anyOf"][0], defs, name)  # the other is null
-    if "$ref" in schema:
-        return _fill(defs[schema["$ref"].rpartition("/")[2]], defs, name)
-    if schema["type"] == "object":
-        return {name: _fill(part, defs, name) for name, part in schema["properties"].items()}
-    if schema["type"] == "boolean":
-        return name == "gt_valid"
-    if schema["type"] == "array":
-        return [schema["items"]["enum"][0]]
-    return {"edit_instruction": INSTRUCTION, "answer": CAPTION}.get(name, REASON)
+    """An answer of usual length that keeps the failure, with the requested fields."""
+    fields = request["response_format"]["json_schema"]["schema"]["properties"]
+    return json.dumps({name: ANSWER.get(name, VERDICT) for name in fields})
