@@ -28,16 +28,6 @@ def test_answer_is_checked_and_counted(ask):
     assert 0 <= body["seed"] < 2**31
 
 
-def test_form_is_asked_for_where_the_model_knows_it(ask):
-    script = Script(GOOD)
-    ask(script, model="openai/gpt-4o-mini")
-    asked = script.bodies[0]["response_format"]
-    assert asked["type"] == "json_schema" and asked["json_schema"]["strict"] is True
-    assert list(asked["json_schema"]["schema"]["properties"]) == ["valid", "reason"]
-    ask(script, model="openai/gpt-4o-mini", schema=None)
-    assert "response_format" not in script.bodies[1]
-
-
 @pytest.mark.parametrize("status", [200, 400])
 def test_an_unknown_model_is_asked_for_form_and_again_only_if_it_takes_it(with_chat, status):
     def answer(question) -> str | Wire:
@@ -168,12 +158,6 @@ def test_rerun_pays_nothing(ask):
     assert again == first and len(script.bodies) == 2
     assert (usage.calls, usage.replayed, usage.dollars) == (0, 2, 0.0)
     assert usage.dollars_saved == pytest.approx(paid.dollars) and paid.dollars > 0
-
-
-def test_samples_differ(ask):
-    script = Script("a", "b", "c")
-    assert [ask(script, schema=None, sample=m)[0] for m in (0, 1, 2, 1)] == ["a", "b", "c", "b"]
-    assert len({body["seed"] for body in script.bodies}) == 3
 
 
 def test_several_answers_to_one_question_are_requests_of_their_own(with_chat):

@@ -15,7 +15,6 @@ from small_world import World
 from repair_hf.llm.errors import ProviderError
 from repair_hf.llm.keys import ImageURL
 from repair_hf.llm.prompts import SHIPPED
-from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.dataset import summarize
 from repair_hf.synthesis.sources import SourceImages
 from repair_hf.toyworld import captions as world_captions
@@ -176,17 +175,6 @@ def test_identical_work_is_done_once(world, whole, tmp_path):
     records, _, synthesizer = synthesize(world, tmp_path, asked, failures=twice)
     assert len(asked.requests) == len(whole[2].requests) and len(records) == 2 * len(whole[0])
     assert synthesizer.images_made == len(list(tmp_path.rglob("candidates/*/*.png")))
-
-
-def test_captions_of_equal_words_are_one_question(world, tmp_path):
-    pairs, row = world.pairs, world.of("i2t")[0]
-    texts, owners = pairs.captions["caption"][:], (row["q"], pairs.caption_image[row["fp"]])
-    other = next(at for at, index in enumerate(pairs.caption_image) if index not in owners)
-    texts[other] = texts[row["fp"]]
-    same = Pairs(pairs.images, pairs.captions.remove_columns("caption").add_column("caption", texts))
-    asked, both = Scripted(), Dataset.from_list([row, row | {"fp": other}])
-    records, dropped, _ = synthesize(world._replace(pairs=same), tmp_path, asked, failures=both)
-    assert len(records) + len(dropped) == 2 and len(asked.requests) in (1, 5)
 
 
 def test_the_query_image_goes_to_the_caption_editor_on_demand(world, tmp_path):

@@ -67,42 +67,12 @@ class StageCost:
     dollars: float | None
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """What a synthesis run, or a method of the study, will need: by stage and in total."""
-
-    stages: tuple[StageCost, ...] = ()
-
-    @property
-    def llm_calls(self) -> float:
-        return sum(stage.llm_calls for stage in self.stages)
-
-    @property
-    def image_calls(self) -> float:
-        return sum(stage.image_calls for stage in self.stages)
-
-    @property
-    def prompt_tokens(self) -> float:
-        return sum(stage.prompt_tokens for stage in self.stages)
-
-    @property
-    def completion_tokens(self) -> float:
-        return sum(stage.completion_tokens for stage in self.stages)
-
-    @property
-    def dollars(self) -> float | None:
-        """Price of all stages; None if that of any is unknown."""
-        return add_up(stage.dollars for stage in self.stages)
-
-    @property
-    def image_dollars(self) -> float | None:
-        """Price of the edited images; None if it is unknown."""
-        return add_up(stage.dollars for stage in self.stages if stage.image_calls)
-
-    @property
-    def llm_dollars(self) -> float | None:
-        """Price of the LLM calls; None if it is unknown."""
-        return add_up(stage.dollars for stage in self.stages if not stage.image_calls)
+def add_stages(stages: Iterable[StageCost]) -> StageCost:
+    """Add up stages; the price is None if that of any is unknown."""
+    found = list(stages)
+    counts = ("llm_calls", "image_calls", "prompt_tokens", "completion_tokens")
+    sums = (sum(getattr(stage, name) for stage in found) for name in counts)
+    return StageCost("all", "", *sums, add_up(stage.dollars for stage in found))
 
 
 def add_up(dollars: Iterable[float | None]) -> float | None:

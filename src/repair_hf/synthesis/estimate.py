@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 from tqdm.auto import tqdm
 
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.cost import Estimate, StageCost, Usage, add_up
+from repair_hf.llm.cost import StageCost, Usage, add_up
 from repair_hf.llm.ledger import Ledger, Reply
 from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.llm.provider import Provider
 from repair_hf.llm.tokens import count_tokens, text_tokens
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import DIRECTIONS
-from repair_hf.synthesis.options import SynthesisOptions
+from repair_hf.synthesis.options import RepairOptions
 from repair_hf.synthesis.record_builder import RecordBuilder
 from repair_hf.synthesis.sources import SourceImages
 from repair_hf.synthesis.workers import RepairWorkers
@@ -58,12 +58,12 @@ class Rehearsal(NamedTuple):
 def estimate_run(
     rehearsal: Rehearsal,
     mined: Mapping[str, int],
-    options: SynthesisOptions,
+    options: RepairOptions,
     *,
     price: tuple[float, float] | None,
     image_price: float | None,
-) -> Estimate:
-    """Estimate what so many failures of each direction take at most, if they are like those that were rehearsed.
+) -> list[StageCost]:
+    """Estimate by stage and direction what so many failures take at most, if they are like those that were rehearsed.
 
     Every failure counts as passing the audit. Prices are in US dollars, per prompt token and answered token and per
     edited image; None if unknown.
@@ -81,14 +81,14 @@ def estimate_run(
             at = zip((*tokens, images), (*(price or (None, None)), image_price), strict=True)
             dollars = add_up(each and amount * each for amount, each in at if amount)
             stages.append(StageCost(stage, direction, calls, images, *tokens, dollars))
-    return Estimate(tuple(stages))
+    return stages
 
 
 def rehearse(
     pairs: Pairs,
     failures: Sequence[Mapping[str, Any]],
     model: str,
-    options: SynthesisOptions,
+    options: RepairOptions,
     prompts: Prompts = SHIPPED,
 ) -> Rehearsal:
     """Go through a sample of failures without sending anything, and count what would be asked."""

@@ -29,7 +29,7 @@ from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
-from repair_hf.synthesis.options import SynthesisOptions
+from repair_hf.synthesis.options import RepairOptions
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.selection import select_captions, select_images
 from repair_hf.synthesis.sources import SourceImages
@@ -46,7 +46,8 @@ class Synthesizer:
         encoder: The retriever that failed; it chooses among the candidates.
         chat: The LLM, with the ledger that keeps its answers; candidate images lie beside it.
         editor: The image editor.
-        options: Fields of `SynthesisOptions`, such as `candidates=5` or `grouped_audit=True`.
+        round: Number of this round of repair; later rounds start from the repaired retriever.
+        options: Fields of `RepairOptions`, such as `candidates=5` or `grouped_audit=True`.
 
     Attributes:
         images_made: How many candidate images the last run made, in all processes.
@@ -65,9 +66,11 @@ class Synthesizer:
         encoder: Embedder,
         chat: ChatModel,
         editor: ImageEditor | HostedEditor,
+        *,
+        round: int = 1,
         **options: Any,
     ) -> None:
-        self.options = SynthesisOptions(**options)
+        self.options, self.round = RepairOptions(**options), round
         self.encoder, self.chat, self.editor = encoder, chat, editor
         self.builder = RecordBuilder(pairs, SourceImages(pairs.images, longest_side=self.options.image_side))
         self.images_made, self.images_found, self.image_dollars = 0, 0, 0.0
@@ -145,7 +148,7 @@ class Synthesizer:
         """Select among the candidates, and write the files behind the two datasets."""
         self._select(tasks)
         made_by = {
-            "round": self.options.round,
+            "round": self.round,
             "retriever": self.encoder.name,
             "llm": self.chat.model,
             "editor": self.editor.id,

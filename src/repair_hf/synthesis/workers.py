@@ -23,7 +23,7 @@ from repair_hf.synthesis.audit import audit, audit_group
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.captions import edit_caption
 from repair_hf.synthesis.instruct import instruct
-from repair_hf.synthesis.options import SynthesisOptions
+from repair_hf.synthesis.options import RepairOptions
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.sources import UnreadableImage
 
@@ -41,7 +41,7 @@ class RepairWorkers:
         chat: ChatModel,
         images: Candidates,
         builder: RecordBuilder,
-        options: SynthesisOptions,
+        options: RepairOptions,
         *,
         bar: tqdm,
         watch: Callable[[RepairTask], None] | None = None,
