@@ -94,12 +94,10 @@ def test_draws_from_the_caption_alone(shape, serve, sources, tmp_path):
 
 
 @both_shapes
-@pytest.mark.parametrize(
-    ("status", "message"), [(401, "no such key"), (404, "no such model"), (400, "images of this kind are not taken")]
-)
-def test_a_failure_for_good_ends_the_run_at_once(shape, status, message, serve, sources, tmp_path):
-    server = serve(lambda n: (status, {"error": {"message": message}}, {}))
-    with pytest.raises(ProviderError, match=message):
+@pytest.mark.parametrize("status", [401, 400])
+def test_a_failure_for_good_ends_the_run_at_once(shape, status, serve, sources, tmp_path):
+    server = serve(lambda n: (status, {"error": {"message": "not with this key"}}, {}))
+    with pytest.raises(ProviderError, match="not with this key"):
         make(server, shape, sources, tmp_path, [(0, "red")], count=1)
     assert len(server.asked) == 1
 

@@ -71,8 +71,8 @@ def add_stages(stages: Iterable[StageCost]) -> StageCost:
     """Add up stages; the price is None if that of any is unknown."""
     found = list(stages)
     counts = ("llm_calls", "image_calls", "prompt_tokens", "completion_tokens")
-    sums = (sum(getattr(stage, name) for stage in found) for name in counts)
-    return StageCost("all", "", *sums, add_up(stage.dollars for stage in found))
+    sums: dict[str, float] = {name: sum(getattr(stage, name) for stage in found) for name in counts}
+    return StageCost("all", "", dollars=add_up(stage.dollars for stage in found), **sums)
 
 
 def add_up(dollars: Iterable[float | None]) -> float | None:

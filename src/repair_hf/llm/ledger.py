@@ -17,8 +17,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sqlite3
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -108,33 +108,31 @@ class Ledger:
         wanted = "SELECT 1 FROM call WHERE model = ? AND state = 'answered' LIMIT 1"
         return self.database.execute(wanted, (model,)).fetchone() is not None
 
-    @asynccontextmanager
-    async def pay(self, key: str, worst: Callable[[], float], topic: Topic) -> AsyncIterator[Call]:
-        """Reserve the worst case of a call while it is on its way. Set `reply` inside: it is written with its bill.
+    async def pay(
+        self, key: str, topic: Topic, worst: Callable[[], float], send: Callable[[], Awaitable[Reply]]
+    ) -> Call:
+        """Reserve the worst case of a call, send it, and write its reply with its bill.
 
-        If its state is not `reserved`, the call is answered, rejected or in a batch: send nothing. Without a reply a
-        reserved call counts as lost, unless an exception says that it cannot be billed (`may_be_billed`). If the
-        ceilings only lack what other calls have reserved, wait for their bills; `worst` is then called again, because
-        bills correct it.
+        If the call is answered, rejected or in a batch already, nothing is sent. Without a reply it counts as lost,
+        unless the error says that it cannot be billed (`may_be_billed`). If the ceilings only lack what other calls
+        have reserved, wait for their bills; `worst` is then called again, because bills correct it.
 
         Raises:
             BudgetSpent: If a ceiling does not allow this call.
         """
         call = await self._reserve(key, worst, topic)
         if call.state != "reserved":
-            yield call
-            return
+            return call
         self._under_way += 1
         try:
-            yield call
+            reply = await send()
         except BaseException as error:
             self._lose(key) if getattr(error, "may_be_billed", True) else self._release(key)
             raise
         else:
-            assert call.reply is not None, "a call ends with a reply or an error"
-            self.answer(key, call.reply)
-            call.state = "answered"
-            self._has_seen_a_bill |= bool(call.reply.dollars)
+            self.answer(key, reply)
+            self._has_seen_a_bill |= bool(reply.dollars)
+            return Call(key, "answered", reply)
         finally:
             self._under_way -= 1
 

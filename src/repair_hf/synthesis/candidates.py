@@ -26,7 +26,7 @@ from repair_hf.llm.cost import Usage
 from repair_hf.llm.errors import FailedRequest
 from repair_hf.llm.ledger import Ledger, Reply, Topic
 from repair_hf.llm.prompts import DRAW, draws
-from repair_hf.llm.sending import Send
+from repair_hf.llm.sending import Question, Send
 from repair_hf.pairs.images import UNDECODABLE, open_image
 from repair_hf.runtime.run_folder import digest, write_atomically
 from repair_hf.synthesis.hosted import HostedEditor
@@ -174,7 +174,7 @@ class Candidates:
             self.ledger.ask_again(path.stem)  # its file was deleted, or set aside
         topic = Topic("edit", "t2i", editor.model)
         try:
-            call, _ = await self._sender.ask(path.stem, send_and_save, topic, worst=editor.worst_case)
+            call, _ = await self._sender.ask(Question(path.stem, topic, send_and_save, editor.worst_case))
         except FailedRequest:
             return
         if call.state == "answered" and call.reply is not None:
