@@ -19,5 +19,5 @@ def write_card(folder: Path, template: str, **values: Any) -> None:
 @cache
 def _templates() -> Environment:
     loader = PackageLoader("repair_hf.records")
-    blocks = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
     return Environment(loader=loader, undefined=StrictUndefined, **blocks)
