@@ -11,7 +11,7 @@ from ledgers import ledger_in
 from repair_hf.llm.errors import RejectedRequest
 from repair_hf.llm.ledger import Ceilings, Reply, Topic
 from repair_hf.llm.options import RequestOptions
-from repair_hf.llm.sending import Retries, Sender
+from repair_hf.llm.sending import Question, Retries, Sender
 
 MODEL = "openai/gpt-4o-mini"
 TOPIC = Topic("audit", "i2t", MODEL)
@@ -98,7 +98,7 @@ class Process:
         self.tasks: list[asyncio.Task] = []
 
     def ask(self, loop: asyncio.AbstractEventLoop, server: Server, key: str) -> asyncio.Task:
-        work = self.sender.ask(key, lambda: server.send(key), TOPIC, worst=lambda: WORST)
+        work = self.sender.ask(Question(key, TOPIC, lambda: server.send(key), worst=lambda: WORST))
         self.tasks.append(task := loop.create_task(work))
         return task
 

@@ -1,17 +1,16 @@
 """Ceilings and the circuit where questions go in batches, against a provider over HTTP on loopback."""
 
 import asyncio
-import base64
 from math import ceil
 
 import pytest
 from ledgers import ledger_in
-from provider_server import ProviderServer, png
+from provider_server import ProviderServer
 
 from repair_hf.llm.batches import Batches
 from repair_hf.llm.client import ChatModel, Deferred
 from repair_hf.llm.cost import paid_in
-from repair_hf.llm.ledger import BudgetSpent, Topic
+from repair_hf.llm.ledger import BudgetSpent
 from repair_hf.llm.tokens import count_tokens
 from repair_hf.runtime.run_folder import RunStopped
 from tests.llm.asking import IN, OUT, billed, texts
@@ -53,18 +52,6 @@ def test_batches_take_what_the_ceiling_has_room_for(run, room, taken, outcome):
     assert waiting == taken and kinds(outcomes) == {outcome}
 
 
-def test_what_is_with_the_provider_counts_before_anything_else_is_paid(run, tmp_path):
-    """Images, for one, are paid from the same ledger."""
-    with ProviderServer(lambda question: "yes") as server:
-        server.batches.delay = 3600
-        _, _, outcomes = run(server, texts(0, 1), max_usd=1.0, max_calls=1)
-        assert kinds(outcomes) == {Deferred}
-    with ledger_in(tmp_path, max_usd=1.0, max_calls=1) as ledger:
-        for worst, ceiling in ((0.0, "max-calls 1"), (1.0, "max-usd 1")):
-            assert not ledger.add("key", worst, Topic("edit", "t2i", MODEL), "reserved")
-            assert f"{ceiling} is reached" in ledger.shortage(worst)[0]
-
-
 def test_circuit_stops_a_run_whose_batches_bring_nothing_of_use(run):
     with ProviderServer(lambda question: "") as server:
         waiting, _, outcomes = run(server, texts(0, 80))
@@ -73,17 +60,6 @@ def test_circuit_stops_a_run_whose_batches_bring_nothing_of_use(run):
     stops = [outcome for outcome in outcomes if isinstance(outcome, RunStopped)]
     assert waiting == 49 and len(stops) == 31  # the second attempts of those before the circuit broke
     assert "--max-error-rate" in str(stops[0])
-
-
-def test_batches_hold_to_the_ceiling_though_pictures_are_dear(run):
-    url = "data:image/png;base64," + base64.b64encode(png((1024, 768))).decode()
-    picture = {"type": "image_url", "image_url": {"url": url}}
-    questions = [[*text, {"role": "user", "content": [picture, picture]}] for text in texts(0, 30)]
-    tokens = count_tokens(MODEL, questions[0])
-    bound = (ceil(1.1 * tokens) * IN + 200 * OUT) / 2
-    with ProviderServer(lambda question: billed(prompt_tokens=tokens)) as server:
-        assert run(server, questions, max_usd=5.5 * bound)[0] == 5
-        assert 3.5 * bound < run(server, [], max_usd=5.5 * bound)[1] <= 5 * bound
 
 
 def test_an_answer_in_a_batch_without_its_tokens_counts_as_the_most_it_may_cost(run, tmp_path):

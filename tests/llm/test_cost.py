@@ -60,7 +60,7 @@ def test_all_runs_of_a_folder_are_paid_for(tmp_path):
     pay(tmp_path, "c", 0.25, stage="edit", direction="t2i")
     pay(tmp_path, "d", run="another")
     with ledger_in(tmp_path) as ledger, suppress(TimeoutError):
-        asyncio.run(lose(ledger))
+        asyncio.run(ledger.pay("e", Topic("audit", "i2t", "m"), lambda: 0.5, time_out))
     assert paid_in(tmp_path) == {
         ("audit", "i2t"): Usage(3, 0, 20, 4, 1.0),
         ("edit", "t2i"): Usage(1, 0, 10, 2, 0.25),
@@ -69,6 +69,5 @@ def test_all_runs_of_a_folder_are_paid_for(tmp_path):
     assert paid_in(tmp_path / "nowhere") == {}
 
 
-async def lose(ledger) -> None:
-    async with ledger.pay("e", lambda: 0.5, Topic("audit", "i2t", "m")):
-        raise TimeoutError
+async def time_out() -> Reply:
+    raise TimeoutError

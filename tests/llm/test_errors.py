@@ -9,7 +9,7 @@ from repair_hf.llm import limits, sending
 from repair_hf.llm.errors import FailedRequest, PassingError, ProviderError
 from repair_hf.llm.ledger import Ledger, Reply, Topic
 from repair_hf.llm.options import RequestOptions
-from repair_hf.llm.sending import Retries, Sender
+from repair_hf.llm.sending import Question, Retries, Sender
 
 REPLY = Reply("text", "stop", 1, 1, None, "m")
 
@@ -40,7 +40,7 @@ def ask(clock, *outcomes, questions=1, **retries):
                 raise outcome
             return outcome
 
-        return await sender.ask(key, send, Topic("audit", "i2t", "m"), worst=lambda: 0.0)
+        return await sender.ask(Question(key, Topic("audit", "i2t", "m"), send, worst=lambda: 0.0))
 
     return clock.run(work())
 

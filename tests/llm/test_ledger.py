@@ -136,7 +136,7 @@ class Machine(RuleBasedStateMachine):
         for key in sorted(keys):
             if process.ledger.find(key) is None and not self._is_reserved(key):
                 with suppress(BudgetSpent):
-                    batches.defer(key, {}, TOPIC, WORST)
+                    self.loop.run_until_complete(batches.defer(key, {}, TOPIC, WORST))
         with suppress(Killed):
             self.loop.run_until_complete(batches.submit())
 

@@ -191,7 +191,6 @@ LINE = "Query caption: {{ query_caption }}"
     ("name", "old", "new", "fault"),
     [
         ("audit_t2i", LINE, "", "lacks {{ query_caption }}; copy from our audit_t2i.md."),
-        ("audit_t2i", LINE, "Query caption: {query_caption}", "lacks {{ query_caption }}"),
         (
             "audit_t2i",
             "ground_truth_image }}",
@@ -211,9 +210,7 @@ LINE = "Query caption: {{ query_caption }}"
         ("audit_i2t", '"caption_1":', "", 'lacks "caption_1":'),
         ("audit_i2t", "in false_positive_captions", "in []", "lacks {{ false_positive_captions }}"),
         ("instruct_t2i", "-----", "------", "has 0 lines -----, not 1"),
-        ("instruct_t2i", "-----", "----- ", "has 0 lines -----, not 1"),
         ("instruct_t2i", LINE, f"\n-----\n{LINE}", "has 2 lines -----, not 1"),
-        ("edit_t2i", "{{ edit_instruction }}", "", "lacks {{ edit_instruction }}"),
     ],
 )
 def test_a_prompt_that_cannot_replace_ours_is_an_error_of_one_line(name, old, new, fault, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from ledgers import ledger_in, rows
 from provider_server import Question, Wire, error
 
-from repair_hf.llm.answers import FailedAnswer, RejectedAnswer
+from repair_hf.llm.answers import FailedAnswer
 from repair_hf.llm.client import ChatModel, ProviderError
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.ledger import BudgetSpent
@@ -103,13 +103,16 @@ def test_circuit_stops_a_run_whose_requests_fail(crowd):
     assert re.search(rf"\d+ of the last \d+ {allowed}.*same command", str(stops[0]))
 
 
-def test_a_run_of_which_a_third_was_rejected_can_be_resumed(crowd, tmp_path):
-    rejected = Wire(400, error("openai", 400, "too large"))
-    server = Counted(lambda server: rejected if server.came % 3 == 0 else good(server), seconds=0)
-    first = crowd(server, 1) + crowd(server, 179, first=1, concurrency=4)
-    assert len(of_type(first, RejectedAnswer)) == 60 and first.count("yes") == 120
-    server.answer = good  # what was rejected once may be accepted later
-    assert crowd(server, 180, max_calls=181) == ["yes"] * 180 and server.came == 240
+def test_what_is_rejected_for_a_moment_is_asked_again_and_costs_nothing(crowd, tmp_path):
+    seen: set[str] = set()
+
+    def every_third_at_first(server: Counted) -> str | Wire:
+        is_rejected = int(server.asked.split()[1]) % 3 == 1 and server.asked not in seen
+        seen.add(server.asked)
+        return Wire(400, error("openai", 400, "too large")) if is_rejected else good(server)
+
+    server = Counted(every_third_at_first, seconds=0)
+    assert crowd(server, 1) + crowd(server, 179, first=1, concurrency=4) == ["yes"] * 180 and server.came == 240
     assert crowd(server, 1, first=180, max_calls=181) == ["yes"]  # a rejection is no answer
     assert paid_in(tmp_path)["audit", "i2t"].calls == 181
 
@@ -118,15 +121,6 @@ def test_circuit_stops_a_run_whose_answers_are_of_no_use_and_the_next_run_asks_a
     outcomes = crowd(Counted(lambda server: ""), 100, concurrency=4)
     assert "unusable answers" in str(of_type(outcomes, RunStopped)[0])
     assert crowd(Counted(good), 100, concurrency=4) == ["yes"] * 100
-
-
-def test_max_calls_holds_for_the_folder(crowd):
-    server = Counted(good)
-    outcomes = crowd(server, 50, max_calls=7)
-    assert outcomes.count("yes") == 7 == server.came and len(of_type(outcomes, BudgetSpent)) == 43
-    assert crowd(server, 7, max_calls=7).count("yes") == 7 == server.came  # from the ledger: no call
-    crowd(server, 50, max_calls=10)
-    assert server.came == 10
 
 
 def test_max_usd_holds_for_the_folder(crowd):
@@ -145,54 +139,11 @@ def test_max_usd_holds_though_the_first_guess_is_far_off(crowd):
     assert server.came == 10
 
 
-def every_second(server: Counted) -> str | Wire:
-    """The others are answered, and billed, but their answers break off."""
-    return Wire(body=b'{"id": "1", "choices": [') if server.came % 2 else good(server)
-
-
-MOST = 1000 * IN + 200 * OUT  # that a request may cost, once a bill has shown how many tokens its prompt has
-
-
-def test_answers_that_are_lost_on_their_way_count(crowd, tmp_path):
-    server = Counted(every_second)
-    assert crowd(server, 12, concurrency=1, max_calls=12).count("yes") == 6 and server.came == 12
-    crowd(server, 12, concurrency=1, max_calls=12)
-    assert server.came == 12  # the next run knows
-    with ledger_in(tmp_path) as ledger:
-        dollars, calls = ledger.total
-    assert calls == 12 and 6 * BILL + 5 * MOST < dollars < 6 * BILL + 6 * MOST  # the first bill corrects the others
-    use = paid_in(tmp_path)["audit", "i2t"]
-    assert use.calls == calls and use.dollars == pytest.approx(dollars)
-
-
 # What fails again and again
 
 
 def failing(server: Counted) -> str | Wire:
     return BROKEN if server.asked == "question 3" else good(server)
-
-
-def test_an_answer_that_a_stopping_run_does_not_wait_for_counts(with_chat, tmp_path):
-    has_come, has_left = threading.Event(), threading.Event()
-
-    def late(_: Question) -> str:
-        has_come.set()
-        has_left.wait(30)
-        return "too late"
-
-    async def work(chat) -> None:
-        message = {"role": "user", "content": "question"}
-        asked = asyncio.create_task(chat.ask([message], stage="audit", direction="i2t", max_tokens=200))
-        await asyncio.to_thread(has_come.wait, 30)
-        await chat.drain(0.05)
-        asked.cancel()
-
-    with_chat(late, work, MODEL)
-    has_left.set()
-    with ledger_in(tmp_path) as ledger:  # the next run knows
-        dollars, calls = ledger.total
-        assert calls == 1 and 200 * OUT < dollars < 1.1 * 200 * OUT
-        assert not ledger.has_answers_of(MODEL)
 
 
 def test_a_request_that_always_fails_costs_its_row_alone(crowd):
@@ -222,15 +173,6 @@ def test_too_much_at_once_is_no_fault_of_a_row(crowd):
 
 
 # What a provider does not report
-
-
-def test_an_answer_without_its_tokens_has_no_known_price_and_counts_as_the_most_it_may_cost(crowd, tmp_path):
-    server, most = Counted(lambda server: billed()), 10 * IN + 200 * OUT
-    assert crowd(server, 30, max_usd=10.5 * most).count("yes") == 10 == server.came
-    crowd(server, 30, max_usd=10.5 * most)
-    assert server.came == 10  # the next run knows
-    use = paid_in(tmp_path)["audit", "i2t"]
-    assert (use.calls, use.unpriced, use.dollars) == (10, 10, 0.0)
 
 
 def test_what_has_no_price_needs_no_tokens(crowd, tmp_path):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from repair_hf.llm.cost import Estimate
+from repair_hf.llm.cost import StageCost
 from repair_hf.study.prices import Prices, price_table, total
 from repair_hf.study.setting import Models
 from repair_hf.study.tables import published_results
@@ -24,7 +24,7 @@ def prices(pairs_folder) -> Prices:
     return one
 
 
-def asked(prices: Prices, *names: str) -> Estimate:
+def asked(prices: Prices, *names: str) -> StageCost:
     return total(prices.of(names))
 
 

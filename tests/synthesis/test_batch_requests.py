@@ -30,12 +30,16 @@ def request(number: int = 0) -> dict:
     return {"model": "openai/gpt-4o", "messages": messages, "temperature": 0.0, "max_tokens": 50, "seed": number}
 
 
-def deferred(ledger: Ledger, base_url: str | None = None, *, model: str = MODEL, requests: int = 1) -> Batches:
+async def deferred(ledger: Ledger, base_url: str | None = None, *, model: str = MODEL, requests: int = 1) -> Batches:
     """Batches with questions that are not handed in yet."""
     batches = Batches(model, ledger, base_url=base_url, retries=QUICK)
     for number in range(requests):
-        batches.defer(f"key-{number}", request(number), Topic("audit", "i2t", model), 0.25)
+        await batches.defer(f"key-{number}", request(number), Topic("audit", "i2t", model), 0.25)
     return batches
+
+
+async def submitted(*args, **kwargs) -> None:
+    await (await deferred(*args, **kwargs)).submit()
 
 
 def one_by_one(folder, reply, *, requests: int = 1) -> tuple[dict[str, Reply], Ledger]:
@@ -43,7 +47,7 @@ def one_by_one(folder, reply, *, requests: int = 1) -> tuple[dict[str, Reply], L
 
     async def main(base_url: str) -> None:
         with ledger_in(folder) as ledger:
-            await deferred(ledger, base_url, requests=requests).submit()
+            await submitted(ledger, base_url, requests=requests)
         with ledger_in(folder) as ledger:
             later = Batches(MODEL, ledger, base_url=base_url, retries=QUICK)
             assert (later.waiting, ledger.total) == (requests, (0.25 * requests, requests))
@@ -135,12 +139,12 @@ def test_what_stops_a_run_of_batches(tmp_path, monkeypatch):
     with pytest.raises(ProviderError, match="Incorrect API key"):
         one_by_one(tmp_path / "denied", lambda body: denied, requests=3)
     with BatchServer(lambda body: "fine") as server, ledger_in(tmp_path / "others") as ledger:
-        asyncio.run(deferred(ledger, server.base_url).submit())
+        asyncio.run(submitted(ledger, server.base_url))
         with pytest.raises(UserError, match="submitted batches of openai/gpt-4o.*Give --llm openai/gpt-4o"):
             Batches("openai/gpt-4o-mini", ledger, base_url=server.base_url)
     with ledger_in(tmp_path / "alone") as ledger:
         with pytest.raises(ProviderError, match="failed 3 times in a row"):  # nobody is there any more
-            asyncio.run(deferred(ledger, server.base_url).submit())
+            asyncio.run(submitted(ledger, server.base_url))
         assert ledger.total == (0.25, 1)
     with ledger_in(tmp_path / "alone") as ledger:  # the provider never had it
         assert ledger.total == (0.0, 0) and ledger.find("key-0") is None
@@ -151,20 +155,24 @@ def test_what_stops_a_run_of_batches(tmp_path, monkeypatch):
         assert Batches(MODEL, ledger).waiting == 0
 
 
-def test_a_mass_of_rejections_is_not_final(tmp_path):
-    """An earlier batch was answered; then the key expired."""
-    assert len(one_by_one(tmp_path, lambda body: "fine", requests=2)[0]) == 2
+@pytest.mark.parametrize(("answered", "rejected"), [(2, 38), (0, 1)])
+def test_rejections_are_not_final_if_there_are_many_or_nothing_was_answered_before(answered, rejected, tmp_path):
+    """As when a key expires, or a provider calls a parameter otherwise."""
+    if answered:
+        assert len(one_by_one(tmp_path, lambda body: "fine", requests=answered)[0]) == answered
     expired = Response(400, {"error": {"message": "API key expired"}})
 
     async def main(base_url: str) -> None:
         with ledger_in(tmp_path) as ledger:
             batches = Batches(MODEL, ledger, base_url=base_url, retries=QUICK)
-            for number in range(2, 40):
-                batches.defer(f"key-{number}", request(number), Topic("audit", "i2t", MODEL), 0.25)
+            for number in range(answered, answered + rejected):
+                await batches.defer(f"key-{number}", request(number), Topic("audit", "i2t", MODEL), 0.25)
             await batches.submit()
-            with pytest.raises(ProviderError, match="API key expired.*38 such faults"):
+            with pytest.raises(
+                ProviderError, match=f"API key expired.*{rejected} such faults.*submits the rest again"
+            ):
                 await batches.collect()
-            assert ledger.find("key-5") is None and ledger.total[1] == 2
+            assert ledger.find(f"key-{answered}") is None and ledger.total[1] == answered
 
     with BatchServer(lambda body: expired) as server:
         asyncio.run(main(server.base_url))
@@ -206,15 +214,14 @@ def test_a_batch_at_vertex_is_found_by_its_file(monkeypatch):
     assert [asyncio.run(api.find(f"gs://bucket/file-{number}")) for number in (1, 3, 4)] == ["1", "3", None]
 
 
-def test_large_batches_are_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(batches_module, "MOST_REQUESTS", 4)
-    replies, _ = one_by_one(tmp_path, lambda body: "fine", requests=10)
+@pytest.mark.parametrize(("limit", "most", "batches"), [("MOST_REQUESTS", 4, 3), ("MOST_BYTES", 500, 5)])
+def test_large_batches_are_cut(limit, most, batches, tmp_path, monkeypatch):
+    monkeypatch.setattr(batches_module, limit, most)
+    replies, _ = one_by_one(tmp_path / "all", lambda body: "fine", requests=10)
     assert sorted(replies) == [f"key-{number}" for number in range(10)]
-    monkeypatch.setattr(batches_module, "MOST_BYTES", 500)
-    with ledger_in(tmp_path / "other") as ledger:
-        batches = deferred(ledger, requests=10)
-        assert batches.waiting == 10
-        assert len({row for row in ledger.database.execute("SELECT batch_id FROM call")}) == 5
+    with BatchServer(lambda body: "fine") as server, ledger_in(tmp_path) as ledger:
+        asyncio.run(submitted(ledger, server.base_url, requests=10))
+        assert len(set(ledger.database.execute("SELECT batch_id FROM call"))) == batches
 
 
 @pytest.mark.parametrize("model", ["gemini/gemini-2.5-flash", "anthropic/claude-sonnet-4-5"])
@@ -229,7 +236,7 @@ def test_batches_that_are_out_are_not_asked_again_in_another_way_and_hold_no_key
     with BatchServer(lambda body: "fine") as server, ledger_in(tmp_path) as ledger:
         refuse_if_waiting(ledger)
         server.batches.delay = 3600
-        asyncio.run(deferred(ledger, server.base_url).submit())
+        asyncio.run(submitted(ledger, server.base_url))
         with pytest.raises(UserError, match="1 submitted batches .* Give --batch"):
             refuse_if_waiting(ledger)
     assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.iterdir())

@@ -13,13 +13,12 @@ from small_world import World, saved
 from repair_hf.cli.main import main
 from repair_hf.llm import batches as batches_module
 from repair_hf.llm.batches import Batches
-from repair_hf.llm.client import ChatModel, ProviderError
+from repair_hf.llm.client import ChatModel
 from repair_hf.llm.ledger import Ledger
 from repair_hf.llm.sending import Retries
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.errors import LLMErrors
-from repair_hf.toyworld.server import Response
 
 QUICK = Retries(attempts=3, first_wait=0.01)
 
@@ -134,24 +133,3 @@ def test_killed_between_any_two_steps(world, whole, moment, tmp_path):
             assert answers(folder) == 3
         assert until_done(world, folder, server.base_url)[:2] == whole
     assert len(asked(log)) == len(set(asked(log)))  # every request reached the provider once
-
-
-def test_a_provider_that_accepts_no_request_drops_nothing(world, whole, tmp_path):
-    """As one does that calls a parameter otherwise; a single request that it does not accept costs its own row."""
-    is_sorry = False
-
-    def reply(body: dict):
-        return (
-            oracle.answer_to(body)
-            if is_sorry
-            else Response(400, {"error": {"message": "`max_tokens` is unknown here"}})
-        )
-
-    with BatchServer(reply) as server:
-        with pytest.raises(RunStopped, match="1 batches"):
-            synthesize(world, tmp_path, server.base_url)
-        with pytest.raises(ProviderError, match=r"`max_tokens` is unknown here.*submits the rest again"):
-            synthesize(world, tmp_path, server.base_url)
-        assert not answers(tmp_path)
-        is_sorry = True
-        assert until_done(world, tmp_path, server.base_url)[:2] == whole

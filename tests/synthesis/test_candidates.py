@@ -7,13 +7,11 @@ import threading
 
 import pytest
 from ledgers import ledger_in
-from PIL import Image
-from small_world import sources_of
 
 from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
-from repair_hf.synthesis.sources import UnreadableImage, open_picture
+from repair_hf.synthesis.sources import open_picture
 from tests.synthesis.painter import Painter, make
 
 
@@ -24,23 +22,6 @@ def test_makes_m_different_files_that_keep_their_notes(sources, tmp_path):
     assert len({image.tobytes() for image in images}) == 3
     assert all(image.size == (48, 40) and image.info["scene"].startswith("a red surface — ") for image in images)
     assert not list(tmp_path.rglob("*.tmp"))
-
-
-def test_an_unreadable_source_fails_its_own_edits_alone(tmp_path):
-    for at in range(4):
-        Image.new("RGB", (48, 40), (at, 0, 0)).save(tmp_path / f"{at}.png")
-    (tmp_path / "2.png").write_bytes((tmp_path / "2.png").read_bytes()[:50])
-    sources = sources_of(*sorted(tmp_path.glob("*.png")))
-
-    async def work() -> list:
-        with ledger_in(tmp_path / "c") as ledger:
-            candidates = Candidates(Painter(), sources, ledger, count=2, seed=0)
-            async with candidates.open():
-                return await asyncio.gather(*(candidates.make(at, "red") for at in range(4)), return_exceptions=True)
-
-    made = asyncio.run(work())
-    assert isinstance(made.pop(2), UnreadableImage)
-    assert all(path.is_file() for paths in made for path in paths) and len(made) == 3
 
 
 class Waiting(Painter):

@@ -12,8 +12,6 @@ from repair_hf.synthesis.captions import Written, usable
     ("answer", "text"),
     [
         ('{"answer": "  Two dogs\\n run.\\n"}', "Two dogs run."),
-        ('```json\n{"answer": "Two dogs run."}\n```', "Two dogs run."),
-        ('Voici la légende corrigée : {"answer": "Deux chiens courent."}', "Deux chiens courent."),
         (
             '{"answer": "I\'m sorry, but I can\'t help with that, says a mug."}',
             "I'm sorry, but I can't help with that, says a mug.",

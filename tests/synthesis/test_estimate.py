@@ -10,7 +10,7 @@ from small_world import World
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.ledger import Ledger
 from repair_hf.synthesis.estimate import estimate_run, rehearse
-from repair_hf.synthesis.options import SynthesisOptions
+from repair_hf.synthesis.options import RepairOptions
 from repair_hf.toyworld import oracle
 
 MODEL = "world/oracle"
@@ -23,11 +23,11 @@ def world(encoder, tmp_path_factory) -> World:
 
 
 def estimated(world, *, price=(1e-6, 1e-5), image_price=0.5, **options) -> dict:
-    failures, how = world.failures.to_list(), SynthesisOptions(**options)
+    failures, how = world.failures.to_list(), RepairOptions(**options)
     mined = Counter(row["direction"] for row in failures)
     rehearsal = rehearse(world.pairs, failures, MODEL, how)
     estimate = estimate_run(rehearsal, mined, how, price=price, image_price=image_price)
-    return {(stage.stage, stage.direction): stage for stage in estimate.stages}
+    return {(stage.stage, stage.direction): stage for stage in estimate}
 
 
 def calls(estimate: dict) -> dict[str, tuple[int, ...]]:

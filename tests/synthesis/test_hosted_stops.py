@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Coroutine
 
 import pytest
 from hosted_editors import editor_at
@@ -72,6 +73,9 @@ def test_when_the_llm_stops_a_run_no_image_is_bought_any_more(serve, sources, tm
     server = serve(draw)
     editor = editor_at(server, "gemini", concurrency=1)
 
+    async def finish(work: Coroutine) -> None:
+        await work
+
     async def work() -> None:
         with ledger_in(tmp_path) as ledger:
             chat = ChatModel("openai/gpt-4o-mini", ledger=ledger, base_url=llm.base_url)
@@ -79,7 +83,8 @@ def test_when_the_llm_stops_a_run_no_image_is_bought_any_more(serve, sources, tm
             messages = [[{"role": "user", "content": word}] for word in ("late", "no")]
             said = [chat.ask(each, stage="x", direction="t2i") for each in messages]
             async with images.open():
-                await work_through(chat, [images.make(0, "red"), images.make(1, "red"), *said], images)
+                work: list[Coroutine] = [images.make(0, "red"), images.make(1, "red"), *said]
+                await work_through(chat, [work], finish, images)
 
     with ChatServer(say) as llm, pytest.raises(ProviderError, match="no such key"):
         asyncio.run(work())

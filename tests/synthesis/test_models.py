@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
-
 import pytest
 
 from repair_hf.llm.ledger import Ledger
 from repair_hf.runtime.options import UserError
-from repair_hf.synthesis.audit import audit
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.models import find_editor, find_llm, local_weights, open_chat, open_editor
-from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesisOptions
-from repair_hf.toyworld import renderer, scenes
+from repair_hf.synthesis.options import EditorOptions, LLMOptions
 from repair_hf.toyworld.editor import WorldEditor
 
 
@@ -46,24 +41,11 @@ def test_a_model_is_found_by_its_id(find, id, place, name):
     assert find(id) == (place, name or id)
 
 
-def url_of(scene: scenes.Scene) -> str:
-    return "data:image/png;base64," + base64.b64encode(renderer.to_png(renderer.render(scene))).decode()
-
-
-def test_an_oracle_that_errs_has_answers_of_its_own(tmp_path):
-    two, three = (
-        scenes.Scene(scenes.Thing("circle", "red", n, "small", "running"), None, None, "day") for n in (2, 3)
-    )
-    shown = {role: url_of(scene) for role, scene in {"gt": two, "fp": three}.items()}
-
-    async def ask(query: str) -> tuple[str, str | None]:
-        with Ledger(tmp_path / "ledger.sqlite") as ledger:
-            chat = open_chat(LLMOptions(llm=f"world/oracle{query}"), ledger)
-            return chat.model, (await audit(chat, "t2i", q="Two red circles by day", **shown)).drop_reason
-
-    told = [asyncio.run(ask(query)) for query in ("", "?rejects_good=1.0", "")]
-    assert told[0] == told[2] == ("world/oracle", None)
-    assert told[1][0] == "world/oracle?rejects_good=1" and told[1][1] is not None
+def test_an_oracle_that_errs_has_a_name_and_so_answers_of_its_own():
+    ids = ("world/oracle", "world/oracle?rejects_good=1.0", "world/oracle?rejects_good=1")
+    with Ledger() as ledger:
+        names = [open_chat(LLMOptions(llm=id), ledger).model for id in ids]
+    assert names == ["world/oracle", *["world/oracle?rejects_good=1"] * 2]
 
 
 def test_a_folder_is_an_editor_that_lies_here(tmp_path, monkeypatch):
@@ -120,8 +102,6 @@ def test_what_cannot_be_opened_is_a_users_mistake(options, complaint, tmp_path):
     ("editor", "complaint"),
     [
         ("litellm:black_forest_labs/flux-kontext-pro", ": black_forest_labs sends the address of an image.* Give"),
-        ("litellm:recraft/recraftv3", ": recraft sends the address of an image"),
-        ("litellm:fal_ai/flux-lora-depth", ": fal_ai sends the address of an image"),
         ("litellm:nobody/knows-it", "'nobody/knows-it' names no provider"),
         ("world/editor", "`world/editor` is neither a folder nor an image editor of the toy world"),
     ],
@@ -129,16 +109,3 @@ def test_what_cannot_be_opened_is_a_users_mistake(options, complaint, tmp_path):
 def test_an_editor_that_cannot_be_opened_is_the_users_mistake(editor, complaint):
     with pytest.raises(UserError, match=complaint):
         open_editor(EditorOptions(editor=editor), LLMOptions(llm="world/oracle"))
-
-
-@pytest.mark.parametrize(
-    ("type", "options", "complaint"),
-    [
-        (LLMOptions, {"llm": "world/oracle", "concurrency": 0}, "`concurrency` must be at least 1, got 0"),
-        (EditorOptions, {"editor": "world", "editor_size": 32}, "`editor_size` must be at least 64, got 32"),
-        (SynthesisOptions, {"image_side": 31}, "`image_side` must be at least 32, got 31"),
-    ],
-)
-def test_impossible_options(type, options, complaint):
-    with pytest.raises(UserError, match=complaint):
-        type(**options)

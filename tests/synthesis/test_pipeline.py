@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import Counter
-from zlib import crc32
 
 import pytest
 from datasets import Dataset
@@ -13,18 +12,13 @@ from datasets.table import embed_table_storage
 from scripted import Scripted, shown_in, synthesize
 from small_world import World
 
-from repair_hf.llm.client import ChatModel
-from repair_hf.llm.errors import FailedRequest, ProviderError
+from repair_hf.llm.errors import ProviderError
 from repair_hf.llm.keys import ImageURL
-from repair_hf.llm.ledger import Ledger, Reply
 from repair_hf.llm.prompts import SHIPPED
-from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.dataset import summarize
-from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.synthesis.sources import SourceImages
 from repair_hf.toyworld import captions as world_captions
 from repair_hf.toyworld import renderer, scenes
-from repair_hf.toyworld.editor import WorldEditor
 
 
 def rows(dataset: Dataset) -> list[dict]:
@@ -181,44 +175,6 @@ def test_identical_work_is_done_once(world, whole, tmp_path):
     records, _, synthesizer = synthesize(world, tmp_path, asked, failures=twice)
     assert len(asked.requests) == len(whole[2].requests) and len(records) == 2 * len(whole[0])
     assert synthesizer.images_made == len(list(tmp_path.rglob("candidates/*/*.png")))
-
-
-def test_captions_of_equal_words_are_one_question(world, tmp_path):
-    pairs, row = world.pairs, world.of("i2t")[0]
-    texts, owners = pairs.captions["caption"][:], (row["q"], pairs.caption_image[row["fp"]])
-    other = next(at for at, index in enumerate(pairs.caption_image) if index not in owners)
-    texts[other] = texts[row["fp"]]
-    same = Pairs(pairs.images, pairs.captions.remove_columns("caption").add_column("caption", texts))
-    asked, both = Scripted(), Dataset.from_list([row, row | {"fp": other}])
-    records, dropped, _ = synthesize(world._replace(pairs=same), tmp_path, asked, failures=both)
-    assert len(records) + len(dropped) == 2 and len(asked.requests) in (1, 5)
-
-
-def test_what_failed_with_another_process_is_asked_once_more(world, whole, tmp_path):
-    """The main process goes through all failures when the others are done; what it then asks is counted too."""
-    asked = Scripted()
-    is_down = True
-
-    async def provider(request) -> Reply:
-        if is_down and crc32(repr(request).encode()) % 4 == 0:
-            raise FailedRequest("no answer")
-        return await asked(request)
-
-    with Ledger(tmp_path / "ledger.sqlite") as ledger:
-        chat = ChatModel("world/oracle", ledger=ledger, provider=provider)
-        synthesizer = Synthesizer(world.pairs, world.encoder, chat, WorldEditor())
-        synthesizer._share(tasks := [synthesizer.builder.task(row) for row in world.failures.to_list()])
-        assert {task.reason for task in tasks} >= {"llm_failed", None}
-        before, replayed = (sum(getattr(use, name) for use in chat.usage.values()) for name in ("calls", "replayed"))
-        made, is_down = synthesizer.images_made, False
-        synthesizer._take_over(tasks)
-        synthesizer._build(tasks, tmp_path)
-        assert sum(use.calls for use in chat.usage.values()) == ledger.total[1] == len(asked.requests) > before
-        assert sum(use.replayed for use in chat.usage.values()) == replayed
-    drawn = len(list((tmp_path / "candidates").rglob("*.png")))
-    assert synthesizer.images_made == drawn == len(list((whole[3] / "candidates").rglob("*.png"))) > made
-    assert not any(task.reason == "llm_failed" for task in tasks)
-    assert rows(Dataset.from_file(str(tmp_path / "records.arrow"))) == rows(whole[0])
 
 
 def test_the_query_image_goes_to_the_caption_editor_on_demand(world, tmp_path):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from repair_hf.llm.calls import format_dollars
-from repair_hf.llm.cost import Estimate, StageCost, Usage, add_up, known_dollars
+from repair_hf.llm.cost import StageCost, Usage, add_stages, add_up, known_dollars
 from repair_hf.synthesis.models import find_editor, find_llm
 from repair_hf.synthesis.options import EditorOptions, LLMOptions
 
@@ -27,23 +27,24 @@ class Item(NamedTuple):
     dollars: float | None
 
 
-def items_of(estimate: Estimate, llm: LLMOptions, editor: EditorOptions) -> list[Item]:
+def items_of(stages: Sequence[StageCost], llm: LLMOptions, editor: EditorOptions) -> list[Item]:
     """List what an LLM answers and an editor makes."""
+    texts, images = (add_stages(each for each in stages if bool(each.image_calls) == is_image) for is_image in (0, 1))
     return [
-        Item(estimate.llm_calls, "answers", llm.llm, find_llm(llm)[0], estimate.llm_dollars),
-        Item(estimate.image_calls, "images", editor.editor, find_editor(editor)[0], estimate.image_dollars),
+        Item(texts.llm_calls, "answers", llm.llm, find_llm(llm)[0], texts.dollars),
+        Item(images.image_calls, "images", editor.editor, find_editor(editor)[0], images.dollars),
     ]
 
 
-def estimate_rows(estimate: Estimate, mined: Mapping[str, int]) -> list[Row]:
+def estimate_rows(stages: Sequence[StageCost], mined: Mapping[str, int]) -> list[Row]:
     """Build a row per stage and direction of the `mined` triplets, and one for the sum."""
     rows = [
         (stage.stage, stage.direction, mined[stage.direction], stage.llm_calls, stage.image_calls, *_estimated(stage))
-        for stage in estimate.stages
+        for stage in stages
         if mined[stage.direction]
     ]
-    total = sum(mined[direction] for direction in DIRECTIONS)
-    return [*rows, ("all", "", total, estimate.llm_calls, estimate.image_calls, *_estimated(estimate))]
+    failures, total = sum(mined[direction] for direction in DIRECTIONS), add_stages(stages)
+    return [*rows, ("all", "", failures, total.llm_calls, total.image_calls, *_estimated(total))]
 
 
 def paid_rows(paid: Mapping[tuple[str, str], Usage]) -> list[Row]:
@@ -85,7 +86,7 @@ def whole_price(items: Sequence[Item]) -> str:
     )
 
 
-def _estimated(cost: StageCost | Estimate) -> tuple[str, str, str]:
+def _estimated(cost: StageCost) -> tuple[str, str, str]:
     return _thousands(cost.prompt_tokens), _thousands(cost.completion_tokens), format_dollars(cost.dollars)
 
 

@@ -45,14 +45,9 @@ class LiveView:
         self.total, self.spent, self.every = total, spent, every
         self.outcomes: Counter[tuple[str, str]] = Counter()  # of (direction, reason or "edited")
         self.last: dict[str, deque[RepairTask]] = {way: deque(maxlen=SHOWN) for way in DIRECTIONS}
-        self._seen: set[tuple[str, int, int]] = set()
         self._pace: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=WINDOW)
 
     def __call__(self, repair: RepairTask) -> None:
-        name = (repair.direction, repair.at["q"], repair.at["fp"])
-        if name in self._seen:  # the main process passes over all failures again after the others
-            return
-        self._seen.add(name)
         self.outcomes[repair.direction, repair.reason or "edited"] += 1
         if repair.reason is None:
             self.last[repair.direction].append(repair)
@@ -61,7 +56,7 @@ class LiveView:
 
     def write(self, *, is_done: bool = False) -> None:
         """Write the page; the page of a run that `is_done` does not reload itself."""
-        (then, before), done = self._pace[0], len(self._seen)
+        (then, before), done = self._pace[0], self.outcomes.total()
         pace = (done - before) / max(time.monotonic() - then, 1e-9)  # failures a second
         self._pace.append((time.monotonic(), done))
         facts = {

@@ -15,7 +15,7 @@ from typing import Any
 from repair_hf.cli.subcommands import print_table, suggest
 from repair_hf.mining.filtering import described
 from repair_hf.runtime.options import PairsOptions, StageOptions, changed, flags
-from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesisOptions, SynthesizeOptions
+from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesizeOptions
 
 EPILOG = """examples:
   repair-hf synthesize --pairs runs/world --failures runs/failures --model world/base \\
@@ -72,22 +72,22 @@ def _print_estimate(work: Any, output: Path) -> None:
     """Print calls, tokens and dollars of what is to be repaired, and what the filters save."""
     from repair_hf.analysis import costs
     from repair_hf.llm.calls import format_dollars
-    from repair_hf.llm.cost import known_dollars, paid_in, price_per_image, price_per_token
+    from repair_hf.llm.cost import add_stages, known_dollars, paid_in, price_per_image, price_per_token
     from repair_hf.synthesis.estimate import estimate_run, rehearse
     from repair_hf.synthesis.models import find_editor, find_llm, prompts_of
 
     llm, editor, options = work.llm, work.editor, work.options
     (llm_place, llm_name), (editor_place, editor_name) = find_llm(llm), find_editor(editor)
     earlier = paid_in(output)
-    how, mined = SynthesisOptions(**options.as_keywords()), Counter(work.failures["direction"])
+    mined = Counter(work.failures["direction"])
     in_full = Counter(work.new["direction"])
     asked = work.failures.to_list()
     if gone := in_full.keys() - mined.keys():  # only their price is wanted, for what is saved
         asked += [row for row in work.new.to_list() if row["direction"] in gone]
     estimate_of = partial(
         estimate_run,
-        rehearse(work.pairs, asked, llm_name, how, prompts_of(llm)),
-        options=how,
+        rehearse(work.pairs, asked, llm_name, options, prompts_of(llm)),
+        options=options,
         price=price_per_token(llm_name, batch=llm.batch) if llm_place == "litellm" else (0.0, 0.0),
         image_price=price_per_image(editor_name) if editor_place == "litellm" else 0.0,
     )
@@ -95,8 +95,8 @@ def _print_estimate(work: Any, output: Path) -> None:
     print_table(costs.ESTIMATE_HEADS, costs.estimate_rows(estimate, mined), labels=2)
     print(_basis(audited=options.audited, batch=llm.batch))
     if work.left_out:
-        whole = estimate_of(in_full).dollars
-        saved = None if whole is None or estimate.dollars is None else whole - estimate.dollars
+        whole, left = (add_stages(stages).dollars for stages in (estimate_of(in_full), estimate))
+        saved = None if whole is None or left is None else whole - left
         print(f"Saved: {format_dollars(saved)} of {format_dollars(whole)}; {described(work.left_out)}.")
     if earlier:
         answers, spent = sum(use.calls for use in earlier.values()), format_dollars(known_dollars(earlier.values()))

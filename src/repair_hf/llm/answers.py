@@ -53,10 +53,6 @@ class FailedAnswer(AnswerError):
     drop_reason = "llm_failed"
 
 
-class RejectedAnswer(FailedAnswer):
-    """The provider rejected the request, perhaps not for its own fault: it may be asked again in this run."""
-
-
 @cache
 def response_format(schema: type[BaseModel]) -> dict[str, Any]:
     """Return the `response_format` of the OpenAI protocol for a schema. It is cached: do not modify it."""

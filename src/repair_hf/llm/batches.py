@@ -3,7 +3,7 @@
 One run submits questions (`Deferred`), a later run collects the answers into the ledger. A question in a batch has a
 row there from the start; `batch_id` says how far its batch has come:
 
-1. `draft:...`: its request is in a temporary file of this process. If the process dies, the row is deleted.
+1. `draft:...`: its request is in the memory of this process. If the process dies, the row is deleted.
 2. `file:...`: the file is with the provider, by this id. A batch may have been created from it.
 3. the provider's id of the batch.
 
@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import logging
 import secrets
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from repair_hf.llm.batch_api import Answer, BatchAPI, BatchRefused
 from repair_hf.llm.errors import ProviderError, RejectedRequest
@@ -72,7 +71,7 @@ class Batches:
     ) -> None:
         self.model, self.ledger = model, ledger
         self._api = BatchAPI(model, base_url=base_url, retries=retries or Retries())
-        self._drafts: list[_Draft] = []
+        self._begin_draft()
         wanted = "SELECT model FROM call WHERE batch_id IS NOT NULL AND model != ? LIMIT 1"
         if (row := ledger.database.execute(wanted, (model,)).fetchone()) is not None:
             raise UserError(
@@ -86,18 +85,20 @@ class Batches:
         wanted = "SELECT COUNT(*) FROM call WHERE batch_id IS NOT NULL"
         return self.ledger.database.execute(wanted).fetchone()[0]
 
-    def defer(self, key: str, request: dict[str, Any], topic: Topic, worst: float) -> None:
+    async def defer(self, key: str, request: dict[str, Any], topic: Topic, worst: float) -> None:
         """Add a question to the next batch, unless the ceilings first need the bills of those before it.
+
+        A batch that is full is submitted.
 
         Raises:
             BudgetSpent: If a ceiling does not allow this question, and no bill will change that.
         """
         line = self._api.line(key, request)
-        if not self._drafts or self._drafts[-1].is_full(len(line)):
-            self._drafts.append(_Draft())
-        draft = self._drafts[-1]
-        if self.ledger.add(key, worst, topic, "submitted", draft.id):
-            draft.add(line)
+        if len(self._lines) == MOST_REQUESTS or self._size + len(line) > MOST_BYTES:
+            await self.submit()
+        if self.ledger.add(key, worst, topic, "submitted", self._draft):
+            self._lines.append(line)
+            self._size += len(line)
         elif (shortage := self.ledger.shortage(worst)[0]) and not self.waiting:
             raise BudgetSpent(shortage)
 
@@ -129,20 +130,25 @@ class Batches:
 
     async def submit(self) -> None:
         """Submit the deferred questions."""
-        while self._drafts:
-            draft = self._drafts.pop(0)
-            if not draft.count:
-                continue
-            file = f"file:{await self._api.upload(draft.id, draft.finish())}"
-            self._move(draft.id, file)
-            batch = await self._api.hand_in(file.removeprefix("file:"))
-            self._move(file, batch)
-            self.ledger.database.execute("UPDATE call SET owner = NULL WHERE batch_id = ?", (batch,))
-            logger.info("%s: submitted batch %s of %d requests.", self.model, batch, draft.count)
+        draft, lines = self._draft, self._lines
+        self._begin_draft()
+        if not lines:
+            return
+        file = f"file:{await self._api.upload(draft, b''.join(lines))}"
+        self._move(draft, file)
+        batch = await self._api.hand_in(file.removeprefix("file:"))
+        self._move(file, batch)
+        self.ledger.database.execute("UPDATE call SET owner = NULL WHERE batch_id = ?", (batch,))
+        logger.info("%s: submitted batch %s of %d requests.", self.model, batch, len(lines))
 
     def stopped(self) -> BatchesOpen:
         """Return the exception that ends a run until the provider has answered."""
         return BatchesOpen(open_batches([self.ledger.folder]))
+
+    def _begin_draft(self) -> None:
+        self._draft = f"draft:{secrets.token_hex(8)}"
+        self._lines: list[bytes] = []
+        self._size = 0
 
     async def _find(self, batch_id: str) -> str | None:
         """Return the provider's id of a batch; None if it never had it, and its questions may be asked again."""
@@ -199,24 +205,3 @@ def refuse_if_waiting(ledger: Ledger) -> None:
             f"{ledger.path}: {waiting.batches} submitted batches are not collected yet, and asking again would pay "
             f"for them twice. Give --batch to collect them. {_GIVE_UP.format(ledger.path)}"
         )
-
-
-class _Draft:
-    """Requests on disk that are not submitted yet: with their images they would not fit in memory."""
-
-    def __init__(self) -> None:
-        self.id, self.count = f"draft:{secrets.token_hex(8)}", 0
-        self._file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `finish`
-
-    def is_full(self, more: int) -> bool:
-        return self.count == MOST_REQUESTS or self._file.tell() + more > MOST_BYTES
-
-    def add(self, line: bytes) -> None:
-        self._file.write(line)
-        self.count += 1
-
-    def finish(self) -> bytes:
-        """Return the requests and delete the file."""
-        with self._file as file:
-            file.seek(0)
-            return file.read()

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from repair_hf.llm.answers import (
     AnswerError,
     FailedAnswer,
     RefusedAnswer,
-    RejectedAnswer,
     Schema,
     UnparsedAnswer,
     next_attempt,
@@ -25,27 +24,18 @@ from repair_hf.llm.answers import (
 )
 from repair_hf.llm.batches import Batches, Deferred
 from repair_hf.llm.cost import Usage, price_per_token
-from repair_hf.llm.errors import FailedRequest, ProviderError, RejectedRequest
+from repair_hf.llm.errors import FailedRequest, ProviderError
 from repair_hf.llm.keys import question_key
 from repair_hf.llm.ledger import Call, Ledger, Reply, Topic
 from repair_hf.llm.old_folders import old_key
 from repair_hf.llm.options import RequestOptions
 from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.llm.provider import LiteLLM, Provider, thinking_room
-from repair_hf.llm.sending import Retries, Sender
+from repair_hf.llm.sending import Question, Retries, Sender
 from repair_hf.llm.tokens import PromptSize, count_tokens
 from repair_hf.runtime.run_folder import RunStopped
 
 __all__ = ["AnswerError", "ChatModel", "Deferred", "ProviderError", "RefusedAnswer", "UnparsedAnswer"]
-
-
-class _Question(NamedTuple):
-    """One attempt at an answer: its key, what is sent for it, and what it counts as."""
-
-    key: str
-    request: dict[str, Any]
-    topic: Topic
-    sample: int
 
 
 class ChatModel:
@@ -123,7 +113,7 @@ class ChatModel:
         most = min(attempts or self.attempts, self.attempts)
         for attempt in range(most):
             key = self._key(messages, schema, sampling, attempt)
-            reply, is_new = await self._answer(_Question(key, request, topic, sample))
+            reply, is_new = await self._answer(key, request, topic, sample)
             try:
                 return self._read(schema, reply.text, reply.finish, is_new)
             except UnparsedAnswer as fault:
@@ -172,27 +162,25 @@ class ChatModel:
         asked = {"model": self.model, "schema": schema and schema.__name__, "attempt": attempt}
         return question_key(messages, **sampling, **asked, **self._reasoning)
 
-    async def _answer(self, question: _Question) -> tuple[Reply, bool]:
+    async def _answer(self, key: str, request: dict[str, Any], topic: Topic, sample: int) -> tuple[Reply, bool]:
         """Get an answer from the ledger, a request in flight or the provider; and whether it was just paid for."""
-        call = self.ledger.find(question.key) or self._from_before(question)
+        call = self.ledger.find(key) or self._from_before(key, request, sample)
         is_new = call is not None and call.key in self._unread
         if call is None and self.batches is not None:
-            request = question.request
             worst = self._worst(request, lambda: count_tokens(self.model, request["messages"]))
-            self.batches.defer(question.key, request, question.topic, worst)
+            await self.batches.defer(key, request, topic, worst)
             raise Deferred("the answer comes with a batch")
         if call is None:
-            call, is_new = await self._ask_provider(question)
+            call, is_new = await self._ask_provider(key, request, topic)
         self._unread.discard(call.key)
         if call.reply is None:
             raise Deferred("the answer comes with a batch")
         if call.state == "rejected":
             raise RefusedAnswer(f"rejected: {call.reply.text}")
-        self.usage.setdefault(question.topic[:2], Usage()).add(call.reply, replayed=not is_new)
+        self.usage.setdefault(topic[:2], Usage()).add(call.reply, replayed=not is_new)
         return call.reply, is_new
 
-    async def _ask_provider(self, question: _Question) -> tuple[Call, bool]:
-        request = question.request
+    async def _ask_provider(self, key: str, request: dict[str, Any], topic: Topic) -> tuple[Call, bool]:
         count = cache(lambda: count_tokens(self.model, request["messages"]))
 
         async def send() -> Reply:
@@ -201,29 +189,26 @@ class ChatModel:
                 self._sizes.learn(count(), reply.prompt_tokens)
             return reply
 
+        question = Question(
+            key,
+            topic,
+            send,
+            worst=lambda: self._worst(request, count),
+            tokens=lambda: self._sizes.bound(count()) + request["max_tokens"],
+        )
         try:
-            return await self._sender.ask(
-                question.key,
-                send,
-                question.topic,
-                worst=lambda: self._worst(request, count),
-                tokens=lambda: self._sizes.bound(count()) + request["max_tokens"],
-            )
-        except RejectedRequest as error:
-            if self.ledger.find(question.key) is not None:
-                raise RefusedAnswer(f"rejected: {error}") from error
-            raise RejectedAnswer(str(error)) from error
+            return await self._sender.ask(question)
         except FailedRequest as error:
             raise FailedAnswer(str(error)) from error
 
-    def _from_before(self, question: _Question) -> Call | None:
+    def _from_before(self, key: str, request: dict[str, Any], sample: int) -> Call | None:
         """Find an imported answer by the key that its request had; it gets the question's key."""
         if not self.ledger.has_old_keys:
             return None
-        old = old_key(question.request, question.sample)
+        old = old_key(request, sample)
         call = self.ledger.find(old)
         if call is not None and call.reply is not None:
-            self.ledger.rename(old, question.key)
+            self.ledger.rename(old, key)
         return call
 
     def _worst(self, request: dict[str, Any], count: Callable[[], int]) -> float:

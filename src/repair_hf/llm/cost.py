@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -66,45 +67,12 @@ class StageCost:
     dollars: float | None
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """What a synthesis run, or a method of the study, will need: by stage and in total."""
-
-    stages: tuple[StageCost, ...] = ()
-
-    def __add__(self, other: Estimate) -> Estimate:
-        return Estimate(self.stages + other.stages)
-
-    @property
-    def llm_calls(self) -> float:
-        return sum(stage.llm_calls for stage in self.stages)
-
-    @property
-    def image_calls(self) -> float:
-        return sum(stage.image_calls for stage in self.stages)
-
-    @property
-    def prompt_tokens(self) -> float:
-        return sum(stage.prompt_tokens for stage in self.stages)
-
-    @property
-    def completion_tokens(self) -> float:
-        return sum(stage.completion_tokens for stage in self.stages)
-
-    @property
-    def dollars(self) -> float | None:
-        """Price of all stages; None if that of any is unknown."""
-        return add_up(stage.dollars for stage in self.stages)
-
-    @property
-    def image_dollars(self) -> float | None:
-        """Price of the edited images; None if it is unknown."""
-        return add_up(stage.dollars for stage in self.stages if stage.image_calls)
-
-    @property
-    def llm_dollars(self) -> float | None:
-        """Price of the LLM calls; None if it is unknown."""
-        return add_up(stage.dollars for stage in self.stages if not stage.image_calls)
+def add_stages(stages: Iterable[StageCost]) -> StageCost:
+    """Add up stages; the price is None if that of any is unknown."""
+    found = list(stages)
+    counts = ("llm_calls", "image_calls", "prompt_tokens", "completion_tokens")
+    sums: dict[str, float] = {name: sum(getattr(stage, name) for stage in found) for name in counts}
+    return StageCost("all", "", dollars=add_up(stage.dollars for stage in found), **sums)
 
 
 def add_up(dollars: Iterable[float | None]) -> float | None:
@@ -146,21 +114,20 @@ def price_per_image(model: str) -> float | None:
 
 def paid_in(*folders: Path) -> dict[tuple[str, str], Usage]:
     """Return what all runs in some folders have paid for answers and edited images, by stage and direction."""
-    found: dict[tuple[str, str], Usage] = {}
-    for folder in folders:
-        for stage, direction, calls, tokens_in, tokens_out, dollars, unpriced in query(folder, _PAID):
-            new = Usage(calls, 0, tokens_in, tokens_out, dollars, unpriced)
-            found[stage, direction] = add_usage([found.get((stage, direction), Usage()), new])
-    return found
+    rows = (row for folder in folders for row in query(folder, _PAID))
+    return merged_usage({(stage, direction): Usage(*counts)} for stage, direction, *counts in rows)
 
 
-def add_usage(uses: Iterable[Usage]) -> Usage:
-    """Add up usages."""
-    return Usage(*map(sum, zip(*(vars(use).values() for use in [Usage(), *uses]), strict=True)))
+def merged_usage(usages: Iterable[Mapping[tuple[str, str], Usage]]) -> dict[tuple[str, str], Usage]:
+    """Add up usages, by stage and direction."""
+    found: defaultdict[tuple[str, str], Usage] = defaultdict(Usage)
+    for place, use in (item for usage in usages for item in usage.items()):
+        found[place] = Usage(*map(sum, zip(vars(found[place]).values(), vars(use).values(), strict=True)))
+    return dict(found)
 
 
 _PAID = """
-SELECT stage, direction, COUNT(*), SUM(prompt_tokens), SUM(completion_tokens),
+SELECT stage, direction, COUNT(*), 0, SUM(prompt_tokens), SUM(completion_tokens),
     TOTAL(CASE state WHEN 'lost' THEN worst ELSE dollars END), SUM(state = 'answered' AND dollars IS NULL)
 FROM call WHERE run = :run AND state IN ('answered', 'lost') GROUP BY stage, direction
 """

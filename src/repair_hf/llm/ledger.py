@@ -17,8 +17,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sqlite3
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -34,7 +34,7 @@ __all__ = ["BudgetSpent", "Call", "Ceilings", "Ledger", "Reply", "Topic"]
 
 FIRST_ATTEMPTS = 2  # at a usable answer, in the first run of a folder
 SLACK = 1e-9  # dollars: sums of binary fractions differ in their last digits
-POLL = 0.2  # seconds between two looks at what other processes have written
+POLL = 0.1  # seconds between two looks at the bills that have come
 
 
 class BudgetSpent(RunStopped):
@@ -63,7 +63,6 @@ class Ledger:
     def __init__(self, path: str | Path = ":memory:", *, run: str = ".", ceilings: Ceilings | None = None) -> None:
         self.path, self.run, self.ceilings = Path(path), run, ceilings or Ceilings()
         self._owner = secrets.token_hex(8)  # of this process's rows that are not settled
-        self._waiting: list[asyncio.Future[None]] = []
         self._has_seen_a_bill, self._under_way = False, 0
         self.database = connect(path)
         self._lock = None if str(path) == ":memory:" else filelock.FileLock(self._lock_file(self._owner))
@@ -109,36 +108,33 @@ class Ledger:
         wanted = "SELECT 1 FROM call WHERE model = ? AND state = 'answered' LIMIT 1"
         return self.database.execute(wanted, (model,)).fetchone() is not None
 
-    @asynccontextmanager
-    async def pay(self, key: str, worst: Callable[[], float], topic: Topic) -> AsyncIterator[Call]:
-        """Reserve the worst case of a call while it is on its way. Set `reply` inside: it is written with its bill.
+    async def pay(
+        self, key: str, topic: Topic, worst: Callable[[], float], send: Callable[[], Awaitable[Reply]]
+    ) -> Call:
+        """Reserve the worst case of a call, send it, and write its reply with its bill.
 
-        If its state is not `reserved`, the call is answered, rejected or in a batch: send nothing. Without a reply a
-        reserved call counts as lost, unless an exception says that it cannot be billed (`may_be_billed`). If the
-        ceilings only lack what other calls have reserved, wait for their bills; `worst` is then called again, because
-        bills correct it.
+        If the call is answered, rejected or in a batch already, nothing is sent. Without a reply it counts as lost,
+        unless the error says that it cannot be billed (`may_be_billed`). If the ceilings only lack what other calls
+        have reserved, wait for their bills; `worst` is then called again, because bills correct it.
 
         Raises:
             BudgetSpent: If a ceiling does not allow this call.
         """
         call = await self._reserve(key, worst, topic)
         if call.state != "reserved":
-            yield call
-            return
+            return call
         self._under_way += 1
         try:
-            yield call
+            reply = await send()
         except BaseException as error:
             self._lose(key) if getattr(error, "may_be_billed", True) else self._release(key)
             raise
         else:
-            assert call.reply is not None, "a call ends with a reply or an error"
-            self.answer(key, call.reply)
-            call.state = "answered"
-            self._has_seen_a_bill |= bool(call.reply.dollars)
+            self.answer(key, reply)
+            self._has_seen_a_bill |= bool(reply.dollars)
+            return Call(key, "answered", reply)
         finally:
             self._under_way -= 1
-            self._wake()
 
     def answer(self, key: str, reply: Reply) -> None:
         """Write an answer and its bill. Without a bill the worst case counts."""
@@ -149,16 +145,17 @@ class Ledger:
             (reply.dollars, reply.prompt_tokens, reply.completion_tokens, reply.answered_by, packed(reply), key),
         )
 
-    def reject(self, key: str, reason: str, topic: Topic) -> None:
-        """Note that the provider never accepts a request."""
-        reply = packed(Reply(reason, "rejected", 0, 0, 0.0, topic.model))
+    def reject(self, key: str, reason: str, topic: Topic) -> Call:
+        """Note that the provider never accepts a request, and return its call."""
+        reply = Reply(reason, "rejected", 0, 0, 0.0, topic.model)
         self.database.execute(
             "INSERT INTO call (key, run, stage, direction, model, prompts, state, worst, dollars, calls, reply) "
             "VALUES (?, ?, ?, ?, ?, ?, 'rejected', 0, 0, 0, ?) ON CONFLICT (key) DO UPDATE "
             "SET state = 'rejected', worst = 0, dollars = 0, calls = 0, reply = excluded.reply, batch_id = NULL "
             "WHERE state = 'submitted'",
-            (key, self.run, topic.stage, topic.direction, topic.model, topic.prompts, reply),
+            (key, self.run, *topic, packed(reply)),
         )
+        return Call(key, "rejected", reply)
 
     def ask_again(self, key: str) -> None:
         """Let a question be asked again whose answer is gone; what it has cost stays."""
@@ -220,7 +217,8 @@ class Ledger:
             shortage, is_busy = self.shortage(dollars)
             if shortage and not is_busy:
                 raise BudgetSpent(shortage)
-            await self._next_bill()
+            await asyncio.sleep(POLL)
+            self.settle_dead()
 
     def _settle(self, owner: str) -> None:
         with self.database:
@@ -234,21 +232,6 @@ class Ledger:
 
     def _release(self, key: str) -> None:
         self.database.execute("DELETE FROM call WHERE key = ? AND owner = ?", (key, self._owner))
-
-    async def _next_bill(self) -> None:
-        """Wait until a call of this process is settled, or for a moment if only others have calls on their way."""
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(turn, POLL)
-            return
-        self.settle_dead()
-
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for turn in waiting:
-            if not turn.done():
-                turn.set_result(None)
 
     def _lock_file(self, owner: str) -> str:
         return f"{self.path}.{owner}.lock"

@@ -9,8 +9,6 @@ from types import ModuleType
 
 MOST_BYTES = 64 * 2**20  # of a response, decompressed; the largest images of providers take about 30 MB
 
-_seen: set[str] = set()  # warnings of LiteLLM
-
 
 def load_litellm() -> ModuleType:
     """Import LiteLLM with the price list that it ships, and without its output to the terminal."""
@@ -21,8 +19,7 @@ def load_litellm() -> ModuleType:
     _bound_responses()
     logger = logging.getLogger("LiteLLM")
     if logger.level == logging.NOTSET:  # the user did not set LITELLM_LOG
-        logger.setLevel(logging.WARNING)  # at INFO it writes two lines per request
-        logger.addFilter(_is_new)
+        logger.setLevel(logging.ERROR)  # its warnings about a model come with every request
     return litellm
 
 
@@ -48,11 +45,3 @@ def _bound_responses() -> None:
 
 
 _OF_THE_WIRE = ("content-encoding", "content-length", "transfer-encoding")  # no longer true of the body
-
-
-def _is_new(record: logging.LogRecord) -> bool:
-    """Pass each text once: LiteLLM repeats its warnings about a model with every request."""
-    text = record.getMessage()
-    is_new = text not in _seen
-    _seen.add(text)
-    return is_new

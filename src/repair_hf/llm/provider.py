@@ -68,27 +68,22 @@ class LiteLLM:
 
     async def _send(self, fitted: Mapping[str, Any]) -> Reply:
         litellm = load_litellm()
-        import openai  # LiteLLM raises its exceptions
-
         model: str = fitted["model"]
         effort = fitted.get("reasoning_effort")
         if effort and _mapped(model, effort).get("thinking", {}).get("type") in ("enabled", "adaptive"):
             fitted = {**fitted, "temperature": None}  # a Claude that thinks rejects any but its own
+        call = litellm.acompletion(
+            **fitted,
+            api_base=self.base_url,
+            timeout=self.timeout,
+            drop_params=True,  # not every provider accepts a seed
+            max_retries=0,
+            num_retries=0,
+        )
         try:
-            call = litellm.acompletion(
-                **fitted,
-                api_base=self.base_url,
-                timeout=self.timeout,
-                drop_params=True,  # not every provider accepts a seed
-                max_retries=0,
-                num_retries=0,
-            )
-            response = await in_time(call, self.timeout)
-        except openai.APIError as error:
-            ours = as_error(error, model)
-            if isinstance(ours, Blocked):
-                return Reply(str(ours), "content_filter", 0, 0, 0.0, model)
-            raise ours from None  # the traceback of LiteLLM's exception could show a key
+            response = await response_of(call, model, self.timeout)
+        except Blocked as error:
+            return Reply(str(error), "content_filter", 0, 0, 0.0, model)
         return read_reply(response, model, litellm)
 
     def fitted(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,17 +95,21 @@ class LiteLLM:
         return fitted | ({"response_format": {"type": "json_object"}} if self._form == "object" else {})
 
 
-async def in_time(call: Awaitable[Any], seconds: float) -> Any:
+async def response_of(call: Awaitable[Any], model: str, seconds: float) -> Any:
     """Await a call of LiteLLM, whose own time-outs only limit the wait for the next byte.
 
     Raises:
-        PassingError: If it takes longer in all.
+        PassingError, ProviderError, Blocked: If it fails, or takes longer in all.
     """
+    import openai  # LiteLLM raises its exceptions
+
     try:
         async with asyncio.timeout(seconds + MARGIN):
             return await call
     except TimeoutError:
         raise PassingError(f"no whole response after {seconds:g} s", may_be_billed=True) from None
+    except openai.APIError as error:
+        raise as_error(error, model) from None  # the traceback of LiteLLM's exception could show a key
 
 
 def find_provider(model: str) -> tuple[str, str]:

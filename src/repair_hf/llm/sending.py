@@ -2,10 +2,11 @@
 
 All that costs money at a provider goes through here, answers and images alike. What an error means:
 
-- asked again now: a bad connection, a time-out, 429, 5xx. The waits grow; a 429 makes all requests wait.
+- asked again now: a bad connection, a time-out, 429, 5xx. The waits grow; a 429 makes all requests wait. A rejected
+  question (400, 413, 422) is asked once more, after another one was accepted.
 - asked again by the next run: a question all of whose attempts failed, and all questions that were left when the run
   stopped: on a wrong key, an empty account, a ceiling, or many rejections in a row.
-- final: a question that was rejected twice (400, 413, 422), while the provider accepted another one in between.
+- final: a question that was rejected twice, while the provider accepted another one in between.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from math import inf
+from typing import NamedTuple
 
 from repair_hf.llm.errors import LATER, FailedRequest, PassingError, ProviderError, RejectedRequest
 from repair_hf.llm.ledger import Call, Ledger, Reply, Topic
@@ -34,6 +37,24 @@ REJECTIONS, REJECTIONS_PER_PLACE = 20, 2  # in a row; more are no fault of singl
 EVERY = 60.0  # seconds between two log lines on errors that pass
 
 Send = Callable[[], Awaitable[Reply]]
+
+
+class Question(NamedTuple):
+    """What is asked, and what it counts as.
+
+    Args:
+        key: Digest of what is asked.
+        topic: Labels of the call in the ledger.
+        send: Sends the request once. It must write to disk whatever the ledger's reply only names.
+        worst: The most that the request may cost, in dollars; called when it is about to be sent.
+        tokens: Expected tokens of prompt and answer; called if there is a limit of tokens.
+    """
+
+    key: str
+    topic: Topic
+    send: Send
+    worst: Callable[[], float]
+    tokens: Callable[[], int] = lambda: 0
 
 
 @dataclass(frozen=True)
@@ -99,49 +120,29 @@ class Sender:
         self.circuit = Circuit(options.max_error_rate, window=window)
         self._tasks: dict[str, asyncio.Task[Call]] = {}
         self._on_wire: set[asyncio.Task | None] = set()
-        self._rejected_at: dict[str, float] = {}  # when each question was first rejected
-        self._in_a_row: list[float] = []  # when requests were rejected that nothing was accepted after
+        self._in_a_row = 0  # rejections since the last accepted request
+        self._set_aside: dict[asyncio.Future[None], float] = {}  # of rejected questions, and when each was rejected
         self._accepted_at = 0.0  # when the last accepted request was sent
         self._is_draining, self._logged_at = False, -EVERY
 
-    async def ask(
-        self,
-        key: str,
-        send: Send,
-        topic: Topic,
-        *,
-        worst: Callable[[], float],
-        tokens: Callable[[], int] = lambda: 0,
-    ) -> tuple[Call, bool]:
+    async def ask(self, question: Question) -> tuple[Call, bool]:
         """Return the call of a question that the ledger cannot answer, and whether it is not asked for already.
 
-        Args:
-            topic: Labels of the call in the ledger.
-            key: Digest of the question. Equal questions that are asked at the same time share a call.
-            send: Sends the request once. It must write to disk whatever the ledger's reply only names.
-            worst: The most that the request may cost, in dollars; called when it is about to be sent.
-            tokens: Expected tokens of prompt and answer; called if there is a limit of tokens.
+        Equal questions that are asked at the same time share a call. Its state is `rejected` if the provider does not
+        accept the question.
 
         Raises:
-            RejectedRequest: If the provider does not accept the request now. If that is final, the call says so next
-                time.
-            FailedRequest: If all attempts failed and the run can go on without the reply.
+            FailedRequest: If all attempts failed, or were rejected for now, and the run can go on without the reply.
             RunStopped: If it cannot go on.
         """
-        task = self._tasks.get(key)
+        task = self._tasks.get(question.key)
         if task is not None:
             return await asyncio.shield(task), False
         if self._is_draining:  # another attempt, after an unusable answer
             raise asyncio.CancelledError
-        attempt = partial(self._attempt, key, send, topic, worst, tokens)
-        task = self._tasks[key] = asyncio.create_task(self._pay(attempt))
-        task.add_done_callback(lambda task: self._forget(key, task))
+        task = self._tasks[question.key] = asyncio.create_task(self._pay(question))
+        task.add_done_callback(lambda task: self._forget(question.key, task))
         return await asyncio.shield(task), True  # shielded: it is paid for even if the caller is cancelled
-
-    def note_accepted(self, began: float) -> None:
-        """Note that the provider has accepted a request that was sent at this time."""
-        self._accepted_at = max(self._accepted_at, began)
-        self._in_a_row = [when for when in self._in_a_row if when >= began]
 
     async def drain(self, seconds: float) -> None:
         """Send nothing new, and wait for the replies that are on their way; they are paid for already."""
@@ -154,34 +155,42 @@ class Sender:
         finally:
             self._is_draining = False
 
-    async def _pay(self, attempt: Callable[[], Awaitable[Call]]) -> Call:
+    async def _pay(self, question: Question) -> Call:
+        rejected_at: float | None = None
+        while True:
+            try:
+                return await self._repeat(question)
+            except RejectedRequest as error:
+                self._note_rejected(error)
+                if rejected_at is not None and self._accepted_at > rejected_at:
+                    return self.ledger.reject(question.key, str(error), question.topic)
+                if rejected_at is not None:
+                    raise FailedRequest(str(error)) from error
+            rejected_at = time.monotonic()
+            await self._until_accepted(rejected_at)
+
+    async def _repeat(self, question: Question) -> Call:
+        """Attempt until a reply comes."""
         async with self.limits.places:  # a provider that is down gets few requests
             for number in count(1):
                 try:
-                    return await attempt()
+                    return await self._attempt(question)
                 except PassingError as error:
                     wait = self._wait_after(error, number)
                 await asyncio.sleep(wait)
         raise AssertionError("`_wait_after` ends the attempts")
 
-    async def _attempt(
-        self, key: str, send: Send, topic: Topic, worst: Callable[[], float], tokens: Callable[[], int]
-    ) -> Call:
+    async def _attempt(self, question: Question) -> Call:
         if self._is_draining:
             raise asyncio.CancelledError
         try:
-            expected = tokens() if self.limits.has_tokens else 0
-            async with self.limits.slot(expected) as slot, self.ledger.pay(key, worst, topic) as call:
-                if call.state == "reserved":  # else it is answered, or another process has put it into a batch
-                    call.reply = await self._on_the_wire(send, slot)
-        except RejectedRequest as error:
-            self._note_rejected(key, error, topic)
-            raise
+            async with self.limits.slot(question.tokens() if self.limits.has_tokens else 0) as slot:
+                send = partial(self._on_the_wire, question.send, slot)
+                return await self.ledger.pay(question.key, question.topic, question.worst, send)
         except PassingError as error:
             if not error.is_rate_limit:  # the limits handle these
                 self.circuit.note(str(error))
             raise
-        return call
 
     async def _on_the_wire(self, send: Send, slot: Slot) -> Reply:
         task, began = asyncio.current_task(), time.monotonic()
@@ -190,22 +199,39 @@ class Sender:
             reply = await send()
         finally:
             self._on_wire.discard(task)
-        self.note_accepted(began)
+        self._accepted_at, self._in_a_row = max(self._accepted_at, began), 0
+        self._ask_again(began)
         slot.tokens = (reply.prompt_tokens + reply.completion_tokens) or slot.tokens
         return reply
 
-    def _note_rejected(self, key: str, error: RejectedRequest, topic: Topic) -> None:
-        """Decide whether a rejection is final, or stops the run."""
+    def _note_rejected(self, error: RejectedRequest) -> None:
+        """Stop the run if probably not only this request is at fault."""
         if not self._has_served:
-            raise ProviderError(str(error)) from None  # probably not only this request is at fault
-        now = time.monotonic()
-        if self._accepted_at > self._rejected_at.setdefault(key, now):
-            return self.ledger.reject(key, str(error), topic)
-        self._in_a_row.append(now)
-        if len(self._in_a_row) > max(REJECTIONS, REJECTIONS_PER_PLACE * self.limits.concurrency):
+            raise ProviderError(str(error)) from None
+        self._in_a_row += 1
+        if self._in_a_row > max(REJECTIONS, REJECTIONS_PER_PLACE * self.limits.concurrency):
             raise ProviderError(
-                f"{self.model} rejected {len(self._in_a_row)} requests in a row, at last with: {error}. {LATER}"
+                f"{self.model} rejected {self._in_a_row} requests in a row, at last with: {error}. {LATER}"
             ) from None
+
+    async def _until_accepted(self, moment: float) -> None:
+        """Wait until a request is accepted that was sent after this moment, or no other is left."""
+        turn = asyncio.get_running_loop().create_future()
+        self._set_aside[turn] = moment
+        try:
+            self._ask_again_if_alone()
+            await turn
+        finally:
+            del self._set_aside[turn]
+
+    def _ask_again(self, accepted_at: float) -> None:
+        for turn, rejected_at in self._set_aside.items():
+            if rejected_at < accepted_at and not turn.done():
+                turn.set_result(None)
+
+    def _ask_again_if_alone(self) -> None:
+        if len(self._set_aside) == len(self._tasks):
+            self._ask_again(inf)
 
     @property
     def _has_served(self) -> bool:
@@ -235,5 +261,6 @@ class Sender:
 
     def _forget(self, key: str, task: asyncio.Task) -> None:
         del self._tasks[key]
+        self._ask_again_if_alone()
         if not task.cancelled():
             task.exception()  # marks it as retrieved: nobody may be waiting any more

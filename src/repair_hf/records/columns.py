@@ -1,4 +1,4 @@
-"""The columns of records, their types and meanings, and the README.md of a folder of records."""
+"""The columns of records, their types and meanings."""
 
 from __future__ import annotations
 
@@ -78,55 +78,3 @@ RECORD_COLUMNS = _ID | _WHAT | _EDIT | _WHY | _CHOICE | _MADE_BY
 DROPPED_COLUMNS = _REASON | {k: v for k, v in _WHAT.items() if v[0] != _IMAGE} | _WHY | _MADE_BY
 FEATURES = Features({name: kind for name, (kind, _) in RECORD_COLUMNS.items()})
 DROPPED_FEATURES = Features({name: kind for name, (kind, _) in DROPPED_COLUMNS.items()})
-
-
-def readme(records: int, dropped: int, files: dict[str, str]) -> str:
-    """Write the README.md of a folder of records, for `load_dataset`, the Hub's viewer and readers.
-
-    `files` maps a config to the pattern of its files. If nothing was dropped there is no config `dropped`: `datasets`
-    and the viewer fail for a split without rows.
-    """
-    table = "\n".join(f"| `{name}` | {meaning} |" for name, (_, meaning) in RECORD_COLUMNS.items())
-    reasons = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in REASONS.items())
-    blanks = {"config": "", "load": "", "note": "No failure was dropped, so there is no config `dropped`."}
-    if dropped:
-        blanks = {
-            "config": _DROPPED_CONFIG.format(files=files),
-            "load": 'dropped = load_dataset("<this folder or repository>", "dropped", split="train")\n',
-            "note": f"{dropped:,} failures were dropped; the config `dropped` holds them with their reasons.",
-        }
-    return _README.format(records=records, files=files, columns=table, reasons=reasons, **blanks)
-
-
-_DROPPED_CONFIG = """- config_name: dropped
-  data_files:
-  - split: train
-    path: dropped/{files[dropped]}
-"""
-_README = """---
-configs:
-- config_name: records
-  default: true
-  data_files:
-  - split: train
-    path: records/{files[records]}
-{config}---
-# Repaired retrieval failures
-
-{records:,} records: a query, its ground truth, a false positive that the retriever ranked above it or nearly so, and
-the false positive edited to fit the query. {note}
-
-```python
-from datasets import load_dataset
-
-records = load_dataset("<this folder or repository>", "records", split="train")
-{load}```
-
-| column | meaning |
-|---|---|
-{columns}
-
-| `reason` in `dropped` | meaning |
-|---|---|
-{reasons}
-"""

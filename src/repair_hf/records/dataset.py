@@ -33,7 +33,8 @@ from repair_hf.pairs.admission import admit_images
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.sources import UNLOADABLE
 from repair_hf.records.answers import good_records
-from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES, readme
+from repair_hf.records.cards import write_card
+from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, RECORD_COLUMNS, SOURCES
 from repair_hf.records.columns import DROPPED_FEATURES as DROPPED_FEATURES
 from repair_hf.records.columns import FEATURES as FEATURES
 from repair_hf.records.images import restore_images
@@ -41,7 +42,6 @@ from repair_hf.records.parquet import write_parquet
 from repair_hf.runtime.files import read_table
 from repair_hf.runtime.hub_access import name_for_datasets
 from repair_hf.runtime.options import UserError, expect
-from repair_hf.runtime.run_folder import write_atomically
 
 Place: TypeAlias = str | Path | Dataset | DatasetDict
 """Where records are: a folder, a Hub id, or in memory."""
@@ -91,7 +91,9 @@ def save_records(folder: str | Path, records: Dataset, dropped: Dataset, *, embe
         "records": write_parquet(folder / "records", records, left_out),
         "dropped": write_parquet(folder / "dropped", dropped),
     }
-    write_atomically(folder / "README.md", readme(len(records), len(dropped), files))
+    # `datasets` and the viewer fail for a split without rows: if nothing was dropped there is no config `dropped`
+    counts = {"records": len(records), "dropped": len(dropped)}
+    write_card(folder, "records", **counts, files=files, columns=RECORD_COLUMNS, reasons=REASONS)
     # from here on the new files count
     for config, pattern in files.items():
         for old in set((folder / config).iterdir()) - set((folder / config).glob(pattern)):
@@ -228,7 +230,7 @@ def _load(path_or_repo: str | Path, config: str, features: Features, revision: s
     nothing = Dataset.from_dict({name: [] for name in features}, features=features)
     try:
         if config == "dropped" and get_dataset_config_names(source, revision=revision) == ["records"]:
-            return nothing  # every failure was repaired, see `readme`
+            return nothing  # every failure was repaired, see `save_records`
         builder = load_dataset_builder(source, config, revision=revision)
         builder.download_and_prepare()
         has_rows = builder.info.splits["train"].num_examples  # `as_dataset` fails for a split without rows

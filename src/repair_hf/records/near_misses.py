@@ -21,10 +21,10 @@ from typing import Any, Literal
 from datasets import Dataset, Features, Image, Value
 
 from repair_hf.pairs.dataset import Pairs
+from repair_hf.records.cards import write_card
 from repair_hf.records.dataset import Place
 from repair_hf.records.triplets import Counterparts, export, undecoded_records, write_rows
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.run_folder import write_atomically
 
 Columns = Literal["winoground", "sugarcrepe"]
 
@@ -106,35 +106,6 @@ def _write(records: Dataset, pairs: Pairs, folder: Path, *, columns: str) -> dic
     pattern, count = write_rows(folder / "data", rows(), FEATURES[columns])
     if not count:
         raise UserError("No record names a false positive of these pairs. Give the pairs that the records are from.")
-    listed = "\n".join(f"| `{kind}` | {counts[kind]:,} |" for kind in sorted(counts))
-    write_atomically(folder / "README.md", _CARD.format(pattern=pattern, rows=listed, columns=columns))
-    return dict(sorted(counts.items()))
-
-
-_CARD = """---
-configs:
-- config_name: default
-  data_files:
-  - split: test
-    path: data/{pattern}
----
-# Near misses of a retriever, in the columns of {columns}
-
-Each row has an image with a caption that is true of it, and a second caption that a retriever confused with it, or
-whose image it confused. Do not train on these images and captions.
-
-| `kind` | rows |
-|---|---|
-{rows}
-
-`i2t`: an image retrieved a wrong caption. `t2i`: a caption retrieved a wrong image. `truth`: the match is annotated.
-`edit`: it is the wrong answer, edited to fit. `id` is the record with the kind of match; `image_id` names the image of
-the query, for intervals that resample images.
-
-The query and the wrong answer were audited. The wrong answer's own image or caption comes from the annotation, and was
-not compared with the match.
-
-```bash
-repair-hf evaluate MODEL --pairs PAIRS --compositional {columns}=THIS_FOLDER
-```
-"""
+    found = dict(sorted(counts.items()))
+    write_card(folder, "near_misses", pattern=pattern, columns=columns, counts=found)
+    return found

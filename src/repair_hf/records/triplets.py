@@ -23,12 +23,13 @@ from datasets import Dataset, DatasetDict, Features, Image, Value
 from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
+from repair_hf.records.cards import write_card
 from repair_hf.records.columns import MODALITIES
 from repair_hf.records.dataset import Place, build, load_records
 from repair_hf.records.parquet import write_parquet
 from repair_hf.runtime.items import check_items
 from repair_hf.runtime.options import UserError, flags
-from repair_hf.runtime.run_folder import digest, write_atomically
+from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
 
 _TEXT, _IMAGE = Value("string"), Image()
@@ -135,7 +136,7 @@ def _write(records: Dataset, pairs: Pairs, folder: Path) -> dict[str, int]:
         pattern, count = write_rows(folder / config, rows, features)
         if count:
             files[config], counts[config] = pattern, count
-    write_atomically(folder / "README.md", _readme(files, counts))
+    write_card(folder, "triplets", files=files, counts=counts, names=tuple(counts))
     return counts
 
 
@@ -161,33 +162,3 @@ class Counterparts:
             return None if is_query else self.images[image]["image"]
         captions = [self.captions[row] for row in self.pairs.captions_of(self.image_rows[record["fp_id"]])]
         return next((text for text in captions if bare_caption(text) != bare_caption(record["q_text"])), None)
-
-
-def _readme(files: dict[str, str], counts: dict[str, int]) -> str:
-    configs = "\n".join(
-        f"- config_name: {name}\n  data_files:\n  - split: train\n    path: {name}/{pattern}"
-        for name, pattern in files.items()
-    )
-    rows = "\n".join(f"| `{name}` | {count:,} |" for name, count in counts.items())
-    return _README.format(configs=configs, rows=rows, names=tuple(counts))
-
-
-_README = """---
-configs:
-{configs}
----
-# Triplets of repaired retrieval failures
-
-Each row has an anchor, a positive and a hard negative, for losses such as `CachedMultipleNegativesRankingLoss` of
-sentence-transformers.
-
-| config | triplets |
-|---|---|
-{rows}
-
-```python
-from datasets import load_dataset
-
-data = {{name: load_dataset("<this folder or repository>", name, split="train") for name in {names}}}
-```
-"""

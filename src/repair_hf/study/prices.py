@@ -14,7 +14,7 @@ from typing import Any
 
 from repair_hf.analysis.costs import Item, items_of, span, whole_price
 from repair_hf.llm.calls import format_dollars
-from repair_hf.llm.cost import Estimate, StageCost, price_per_image, price_per_token
+from repair_hf.llm.cost import StageCost, add_stages, price_per_image, price_per_token
 from repair_hf.llm.ledger_file import paid_by
 from repair_hf.llm.tokens import count_tokens, text_tokens
 from repair_hf.pairs.dataset import load_pairs
@@ -25,7 +25,7 @@ from repair_hf.study.plan import Plan
 from repair_hf.study.setting import Models, Setting
 from repair_hf.synthesis.estimate import Rehearsal, estimate_run, rehearse
 from repair_hf.synthesis.models import find_editor, find_llm, prompts_of
-from repair_hf.synthesis.options import RepairOptions, SynthesisOptions
+from repair_hf.synthesis.options import RepairOptions
 from repair_hf.synthesis.sources import SourceImages
 from repair_hf.toyworld.corpus import CAPTIONS, build_world
 
@@ -90,14 +90,14 @@ class Prices:
         most = mining["max_queries"] or self.captions
         counts = {"i2t": min(self.images, most) * mining["d_i2t"], "t2i": min(self.captions, most) * mining["d_t2i"]}
         counts = {way: count for way, count in counts.items() if way in wanted.directions}
-        options = SynthesisOptions(**RepairOptions(**wanted.synthesize).as_keywords())
+        options = RepairOptions(**wanted.synthesize)
         token_price, image_price = prices_of(models)
         rehearsal = self._rehearsal(find_llm(models.llm)[1], options.audited, models.llm.prompts)
         estimate = estimate_run(rehearsal, counts, options, price=token_price, image_price=image_price)
         asks = f"{wanted.mine} {options.audited} {models.llm}"  # another editor asks for images alone
         return {
             f"{asks} {cost.stage} {cost.direction} {models.editor if cost.image_calls else ''}": (models, cost)
-            for cost in estimate.stages
+            for cost in estimate
         }
 
     @cache  # noqa: B019
@@ -108,7 +108,7 @@ class Prices:
             {"direction": "i2t", "q": q, "fp": self.sample.captions_of((q + 1) % images)[0]} for q in queries
         ]
         rows += [{"direction": "t2i", "q": q, "fp": (int(captions[q]) + 1) % images} for q in queries]
-        options, prompts = SynthesisOptions(audited=audited), prompts_of(self.setting.models[None].llm)
+        options, prompts = RepairOptions(audited=audited), prompts_of(self.setting.models[None].llm)
         return rehearse(self.sample, rows, model, options, prompts)
 
 
@@ -121,8 +121,8 @@ def prices_of(models: Models) -> tuple[tuple[float, float] | None, float | None]
     )
 
 
-def total(asked: Asked) -> Estimate:
-    return Estimate(tuple(cost for _, cost in asked.values()))
+def total(asked: Asked) -> StageCost:
+    return add_stages(cost for _, cost in asked.values())
 
 
 def price_table(prices: Prices, wanted: Sequence[str]) -> tuple[list[tuple[str, ...]], list[Item]]:
@@ -133,7 +133,7 @@ def price_table(prices: Prices, wanted: Sequence[str]) -> tuple[list[tuple[str, 
         one = total(asked)
         tokens = (f"{count / 1000:,.0f}" for count in (one.prompt_tokens, one.completion_tokens))
         rows.append((name, f"{one.llm_calls:,.0f}", f"{one.image_calls:,.0f}", *tokens, format_dollars(one.dollars)))
-    items = [item for (llm, editor), cost in together.values() for item in items_of(Estimate((cost,)), llm, editor)]
+    items = [item for (llm, editor), cost in together.values() for item in items_of([cost], llm, editor)]
     return rows, sorted((item for item in items if item.number), key=lambda item: item.kind)
 
 

@@ -23,10 +23,10 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from repair_hf.llm.cost import Usage
-from repair_hf.llm.errors import FailedRequest, RejectedRequest
+from repair_hf.llm.errors import FailedRequest
 from repair_hf.llm.ledger import Ledger, Reply, Topic
 from repair_hf.llm.prompts import DRAW, draws
-from repair_hf.llm.sending import Send
+from repair_hf.llm.sending import Question, Send
 from repair_hf.pairs.images import UNDECODABLE, open_image
 from repair_hf.runtime.run_folder import digest, write_atomically
 from repair_hf.synthesis.hosted import HostedEditor
@@ -63,7 +63,6 @@ class Candidates:
         self._sender = editor.sender(ledger) if isinstance(editor, HostedEditor) else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="image-editor")  # of an editor on this machine
         self.made, self.found, self.usage = 0, 0, Usage()
-        self._rejected: set[Path] = set()
         self._has_warned = False
         self._draining: asyncio.Task[None] | None = None
         self._edits: dict[str, asyncio.Task[list[Path | None]]] = {}
@@ -106,14 +105,6 @@ class Candidates:
     def why_none(self, fp: int, instruction: str) -> str:
         """Say why an edit has no candidates: the editor made none, or could not be reached (`UNREACHED`)."""
         return UNREACHED if self._missing(self._paths(fp, instruction)) else "no candidate could be made"
-
-    def forget_rejected(self, fp: int, instruction: str) -> bool:
-        """Let `make` ask again for candidates that were rejected, but not for good; return whether there are any."""
-        paths = self._paths(fp, instruction)
-        if self._rejected.isdisjoint(self._missing(paths)):
-            return False
-        self._edits.pop(paths[0].name, None)
-        return True
 
     def _paths(self, fp: int, instruction: str) -> list[Path]:
         """Return the files of the candidates of an edit."""
@@ -183,12 +174,10 @@ class Candidates:
             self.ledger.ask_again(path.stem)  # its file was deleted, or set aside
         topic = Topic("edit", "t2i", editor.model)
         try:
-            call, _ = await self._sender.ask(path.stem, send_and_save, topic, worst=editor.worst_case)
+            call, _ = await self._sender.ask(Question(path.stem, topic, send_and_save, editor.worst_case))
         except FailedRequest:
             return
-        except RejectedRequest:
-            return self._rejected.add(path)
-        if call.reply is not None:
+        if call.state == "answered" and call.reply is not None:
             self.usage.add(call.reply, replayed=False)
             fault = None if call.reply.text else f"no image: {call.reply.finish}"
             self._sender.circuit.note(fault)  # now that the reply is in the ledger

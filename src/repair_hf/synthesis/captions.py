@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel
 
-from repair_hf.llm.answers import AnswerError, RefusedAnswer, RejectedAnswer
+from repair_hf.llm.answers import AnswerError, RefusedAnswer
 from repair_hf.llm.client import ChatModel
 
 TEMPERATURE = 0.7  # candidates must differ, and still follow the instruction
@@ -60,12 +60,8 @@ def usable(answers: Sequence[Any]) -> list[str | None]:
     """Return the texts among several answers, each a `Written` or an error; None where there is none.
 
     Raises:
-        AnswerError: If there is no text at all: the error of the first answer, or a refusal. Also if one was rejected
-            and may be asked again.
+        AnswerError: If there is no text at all: the error of the first answer, or a refusal.
     """
-    for answer in answers:
-        if isinstance(answer, RejectedAnswer):
-            raise answer
     texts = [answer.answer if isinstance(answer, Written) else None for answer in answers]
     if not any(texts):
         raise answers[0] if isinstance(answers[0], AnswerError) else RefusedAnswer("the model declined")

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 from tqdm.auto import tqdm
 
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.cost import Estimate, StageCost, Usage, add_up
+from repair_hf.llm.cost import StageCost, Usage, add_up
 from repair_hf.llm.ledger import Ledger, Reply
 from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.llm.provider import Provider
 from repair_hf.llm.tokens import count_tokens, text_tokens
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import DIRECTIONS
-from repair_hf.synthesis.options import SynthesisOptions
+from repair_hf.synthesis.options import RepairOptions
 from repair_hf.synthesis.record_builder import RecordBuilder
 from repair_hf.synthesis.sources import SourceImages
 from repair_hf.synthesis.workers import RepairWorkers
@@ -38,6 +38,14 @@ INSTRUCTION = (
     "The caption says that the umbrella is red, while the image shows a blue one held by the "
     "woman. Therefore, replace 'a red umbrella' with 'a blue umbrella'."
 )
+VERDICT = {"fp_reason": REASON, "fp_too_similar": False}  # also that on each caption of a group
+ANSWER: dict[str, Any] = VERDICT | {
+    "gt_reason": REASON,
+    "gt_valid": True,
+    "error_types": ["Object"],
+    "edit_instruction": INSTRUCTION,
+    "answer": CAPTION,
+}
 
 
 class Rehearsal(NamedTuple):
@@ -50,12 +58,12 @@ class Rehearsal(NamedTuple):
 def estimate_run(
     rehearsal: Rehearsal,
     mined: Mapping[str, int],
-    options: SynthesisOptions,
+    options: RepairOptions,
     *,
     price: tuple[float, float] | None,
     image_price: float | None,
-) -> Estimate:
-    """Estimate what so many failures of each direction take at most, if they are like those that were rehearsed.
+) -> list[StageCost]:
+    """Estimate by stage and direction what so many failures take at most, if they are like those that were rehearsed.
 
     Every failure counts as passing the audit. Prices are in US dollars, per prompt token and answered token and per
     edited image; None if unknown.
@@ -73,14 +81,14 @@ def estimate_run(
             at = zip((*tokens, images), (*(price or (None, None)), image_price), strict=True)
             dollars = add_up(each and amount * each for amount, each in at if amount)
             stages.append(StageCost(stage, direction, calls, images, *tokens, dollars))
-    return Estimate(tuple(stages))
+    return stages
 
 
 def rehearse(
     pairs: Pairs,
     failures: Sequence[Mapping[str, Any]],
     model: str,
-    options: SynthesisOptions,
+    options: RepairOptions,
     prompts: Prompts = SHIPPED,
 ) -> Rehearsal:
     """Go through a sample of failures without sending anything, and count what would be asked."""
@@ -106,9 +114,6 @@ class _NoImages:
 
     async def make(self, fp: int, instruction: str) -> list[Path]:
         return [Path()]
-
-    def forget_rejected(self, fp: int, instruction: str) -> bool:
-        return False
 
     def stop(self) -> None: ...
 
@@ -136,20 +141,6 @@ def _counting(model: str) -> Provider:
 
 
 def _typical_answer(request: Mapping[str, Any]) -> str:
-    """An answer of usual length that keeps the failure, by the requested schema."""
-    schema = request["response_format"]["json_schema"]["schema"]
-    return json.dumps(_fill(schema, schema.get("$defs", {})))
-
-
-def _fill(schema: Mapping[str, Any], defs: Mapping[str, Any], name: str = "") -> Any:
-    if "anyOf" in schema:
-        return _fill(schema["anyOf"][0], defs, name)  # the other is null
-    if "$ref" in schema:
-        return _fill(defs[schema["$ref"].rpartition("/")[2]], defs, name)
-    if schema["type"] == "object":
-        return {name: _fill(part, defs, name) for name, part in schema["properties"].items()}
-    if schema["type"] == "boolean":
-        return name == "gt_valid"
-    if schema["type"] == "array":
-        return [schema["items"]["enum"][0]]
-    return {"edit_instruction": INSTRUCTION, "answer": CAPTION}.get(name, REASON)
+    """An answer of usual length that keeps the failure, with the requested fields."""
+    fields = request["response_format"]["json_schema"]["schema"]["properties"]
+    return json.dumps({name: ANSWER.get(name, VERDICT) for name in fields})

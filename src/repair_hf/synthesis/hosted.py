@@ -16,13 +16,13 @@ from typing import Any
 from PIL import Image
 
 from repair_hf.llm.calls import with_checked_usage
-from repair_hf.llm.errors import Blocked, ProviderError, as_error
+from repair_hf.llm.errors import Blocked, ProviderError
 from repair_hf.llm.ledger import Ledger, Reply
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.options import RequestOptions
 from repair_hf.llm.prompts import SHIPPED, Prompts, draws
-from repair_hf.llm.provider import find_provider, in_time, key_names
+from repair_hf.llm.provider import find_provider, key_names, response_of
 from repair_hf.llm.sending import Retries, Sender
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.redaction import use_keys
@@ -103,21 +103,13 @@ class HostedEditor:
 
     async def _send(self, image: bytes | None, prompt: str) -> Reply:
         litellm = load_litellm()
-        import openai  # LiteLLM's exceptions are this library's
-
         # No more arguments: LiteLLM sends those it does not know to the provider. One attempt is its default here.
         request = {"model": self.model, "prompt": prompt, "api_base": self.base_url, "timeout": self.options.timeout}
+        call = litellm.aimage_edit(image=image, **request) if image else litellm.aimage_generation(**request)
         try:
-            if image is None:
-                call = litellm.aimage_generation(**request)
-            else:
-                call = litellm.aimage_edit(image=image, **request)
-            response = await in_time(call, self.options.timeout)
-        except openai.APIError as error:
-            ours = as_error(error, self.model)
-            if isinstance(ours, Blocked):
-                return Reply("", f"content_filter: {ours}", 0, 0, 0.0, self.model)
-            raise ours from None  # the original's traceback would show the provider's words uncensored
+            response = await response_of(call, self.model, self.options.timeout)
+        except Blocked as error:
+            return Reply("", f"content_filter: {error}", 0, 0, 0.0, self.model)
         reply = _reply(response, self.model)
         self._highest_bill = max(self._highest_bill, reply.dollars or 0.0)
         return reply

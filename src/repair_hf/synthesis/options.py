@@ -100,6 +100,10 @@ class RepairOptions(Bounded):
     grouped_audit: bool = opt(False, "Audit all false positives of an image in one request.")
     image_side: int = opt(LONGEST_SIDE, "Longest side, in pixels, of images sent to the LLM.", least=SMALLEST_SIDE)
 
+    def is_grouped(self, direction: str) -> bool:
+        """Whether the false positives of one query are audited in one request."""
+        return self.audited and self.grouped_audit and direction == "i2t"
+
     def as_keywords(self) -> dict[str, Any]:
         """These options as keywords of `Synthesizer`, without what a subclass adds."""
         return {each.name: getattr(self, each.name) for each in fields(RepairOptions)}
@@ -123,14 +127,3 @@ class SynthesizeOptions(EncoderOptions, FilterOptions, RepairOptions):
         neutral=True,
     )
     embed_source_images: bool = opt(True, "Store the images of query, ground truth and false positive in the records.")
-
-
-@dataclass(kw_only=True)
-class SynthesisOptions(RepairOptions):
-    """How failures are repaired, and in which round."""
-
-    round: int = opt(1, "Number of this round of repair; later rounds start from the repaired retriever.")
-
-    def is_grouped(self, direction: str) -> bool:
-        """Whether the false positives of one query are audited in one request."""
-        return self.audited and self.grouped_audit and direction == "i2t"

@@ -4,8 +4,7 @@ Every answer and every candidate image is on disk before it is used. After a cra
 was in flight, and gives the same records. Candidates are selected at the end, embedded in batches.
 
 Several processes (`accelerate launch`) share the failures, so that equal work falls to one process. All pay from one
-ledger. Then the main process goes through all failures again, finds everything there, and builds the records. The
-number of processes may change between runs.
+ledger, and the main process builds the records. The number of processes may change between runs.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tqdm.auto import tqdm
 
 from repair_hf.encoder.embedder import Embedder
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.cost import Usage, add_usage, known_dollars
+from repair_hf.llm.cost import Usage, known_dollars, merged_usage
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import DROPPED_FEATURES
 from repair_hf.records.dataset import build
@@ -30,7 +29,7 @@ from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
-from repair_hf.synthesis.options import SynthesisOptions
+from repair_hf.synthesis.options import RepairOptions
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.selection import select_captions, select_images
 from repair_hf.synthesis.sources import SourceImages
@@ -47,13 +46,14 @@ class Synthesizer:
         encoder: The retriever that failed; it chooses among the candidates.
         chat: The LLM, with the ledger that keeps its answers; candidate images lie beside it.
         editor: The image editor.
-        options: Fields of `SynthesisOptions`, such as `candidates=5` or `grouped_audit=True`.
+        round: Number of this round of repair; later rounds start from the repaired retriever.
+        options: Fields of `RepairOptions`, such as `candidates=5` or `grouped_audit=True`.
 
     Attributes:
         images_made: How many candidate images the last run made, in all processes.
         images_found: How many were there from an earlier run.
         image_dollars: What these and those have cost at a provider.
-        watch: If set, the main process calls it with every failure that is finished.
+        watch: If set, the main process calls it with every failure that it has finished.
 
     Example:
         >>> records, dropped = Synthesizer(pairs, encoder, chat, editor).run(failures, "runs/synthesize")
@@ -66,19 +66,21 @@ class Synthesizer:
         encoder: Embedder,
         chat: ChatModel,
         editor: ImageEditor | HostedEditor,
+        *,
+        round: int = 1,
         **options: Any,
     ) -> None:
-        self.options = SynthesisOptions(**options)
+        self.options, self.round = RepairOptions(**options), round
         self.encoder, self.chat, self.editor = encoder, chat, editor
         self.builder = RecordBuilder(pairs, SourceImages(pairs.images, longest_side=self.options.image_side))
         self.images_made, self.images_found, self.image_dollars = 0, 0, 0.0
         self.watch: Callable[[RepairTask], None] | None = None
-        self._image_bills: list[Usage] = []
+        self._image_usage = Usage()
 
     @property
     def dollars(self) -> float | None:
         """What this process has paid so far for answers and images; None if one has no known price."""
-        return known_dollars([*self.chat.usage.values(), *self._image_bills])
+        return known_dollars([*self.chat.usage.values(), self._image_usage])
 
     def run(self, failures: Dataset, folder: str | Path) -> tuple[Dataset, Dataset]:
         """Repair all failures, continuing from what an earlier run left in `folder`.
@@ -98,62 +100,55 @@ class Synthesizer:
         self.builder.check(failures)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        tasks = [self.builder.task(row) for row in failures.to_list()]
-        everyone = processes()
-        self._share(tasks)
-        if everyone.is_main:
+        tasks = self._share([self.builder.task(row) for row in failures.to_list()])
+        if processes().is_main:
             self._build(tasks, folder)
-        everyone.gather(None)  # the files are there
+        processes().gather(None)  # the files are there
         return Dataset.from_file(str(folder / RECORDS)), Dataset.from_file(str(folder / DROPPED))
 
-    def _share(self, tasks: list[RepairTask]) -> None:
-        """Finish this process's own tasks; then the main process goes through all of them and finds them done."""
+    def _share(self, tasks: list[RepairTask]) -> list[RepairTask]:
+        """Finish this process's own tasks, and return those of all processes in their order.
+
+        Raises:
+            RunStopped: If a process could not finish. The others have finished their own, which is kept.
+        """
         everyone, stopped = processes(), None
-        own = [task for task in tasks if everyone.count == 1 or everyone.owns(self._work_name(task))]
-        images = self._candidates()
+        own = {
+            at: task for at, task in enumerate(tasks) if everyone.count == 1 or everyone.owns(self._work_name(task))
+        }
+        images = Candidates(
+            self.editor,
+            self.builder.sources,
+            self.chat.ledger,
+            count=self.options.candidates,
+            seed=self.options.seed,
+        )
+        self._image_usage = images.usage
         try:
-            _run(self._work(own, images))
-        except RunStopped as stop:  # the others may still finish their own, which is kept
+            _run(self._work(list(own.values()), images))
+        except RunStopped as stop:
             if everyone.count == 1:
                 raise
             stopped = str(stop)
-        self.image_dollars = images.usage.dollars + images.usage.dollars_saved
-        self._add_up(everyone.gather((stopped, images.made, images.found, self.chat.usage)))
-        if everyone.count > 1 and everyone.is_main:
-            self._take_over(tasks)
+        dollars = images.usage.dollars + images.usage.dollars_saved
+        reports = everyone.gather((stopped, own, images.made, images.found, dollars, self.chat.usage))
+        if reasons := [f"process {index}: {why}" for index, (why, *_) in enumerate(reports) if why is not None]:
+            raise RunStopped(f"{len(reasons)} of {len(reports)} processes stopped. {' '.join(reasons)}")
+        _, parts, made, found, image_dollars, usages = zip(*reports, strict=True)
+        self.images_made, self.images_found, self.image_dollars = sum(made), sum(found), sum(image_dollars)
+        self.chat.usage = merged_usage(usages)
+        finished = {at: task for part in parts for at, task in part.items()}
+        return [finished[at] for at in range(len(tasks))]
 
     def _work_name(self, task: RepairTask) -> str:
         """Name the work of a task: tasks that share questions or edits have equal names."""
         return self.builder.content(task, "q" if self.options.is_grouped(task.direction) else "fp")
 
-    def _take_over(self, tasks: list[RepairTask]) -> None:
-        """Fill in what the other processes found. What failed with them is asked once more."""
-        replayed = {place: (use.replayed, use.dollars_saved) for place, use in self.chat.usage.items()}
-        images = self._candidates()
-        _run(self._work(tasks, images))
-        self.images_made += images.made
-        self.image_dollars = images.usage.dollars + images.usage.dollars_saved  # all are found, or made, here
-        for place, use in self.chat.usage.items():  # answers of another process do not come from an earlier run
-            use.replayed, use.dollars_saved = replayed.get(place, (0, 0.0))
-
-    def _add_up(self, reports: list[tuple[str | None, int, int, dict[tuple[str, str], Usage]]]) -> None:
-        """Add up what all processes did.
-
-        Raises:
-            RunStopped: If one of them could not finish.
-        """
-        if reasons := [f"process {index}: {why}" for index, (why, *_) in enumerate(reports) if why is not None]:
-            raise RunStopped(f"{len(reasons)} of {len(reports)} processes stopped. {' '.join(reasons)}")
-        _, made, found, usages = zip(*reports, strict=True)
-        self.images_made, self.images_found = sum(made), sum(found)
-        keys = {key for usage in usages for key in usage}
-        self.chat.usage = {key: add_usage(usage[key] for usage in usages if key in usage) for key in keys}
-
     def _build(self, tasks: list[RepairTask], folder: Path) -> None:
         """Select among the candidates, and write the files behind the two datasets."""
         self._select(tasks)
         made_by = {
-            "round": self.options.round,
+            "round": self.round,
             "retriever": self.encoder.name,
             "llm": self.chat.model,
             "editor": self.editor.id,
@@ -194,12 +189,6 @@ class Synthesizer:
         if workers.waiting and self.chat.batches is not None:
             await self.chat.batches.submit()
             raise self.chat.batches.stopped()
-
-    def _candidates(self) -> Candidates:
-        how: Any = {"count": self.options.candidates, "seed": self.options.seed}
-        images = Candidates(self.editor, self.builder.sources, self.chat.ledger, **how)
-        self._image_bills.append(images.usage)
-        return images
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

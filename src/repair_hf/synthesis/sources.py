@@ -29,6 +29,8 @@ SCENE = "scene"  # the only PNG text that is kept: the toy world's oracle and ed
 class UnreadableImage(Exception):
     """An image file that is missing, too large, or cannot be decoded; the failures that need it are dropped."""
 
+    drop_reason = "unreadable_image"
+
 
 class SourceImages:
     """Access by row to the images of the pairs. `longest_side` limits data URLs: providers bill by size."""

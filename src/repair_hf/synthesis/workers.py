@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import TypeVar
 
 from tqdm.auto import tqdm
 
-from repair_hf.llm.answers import RejectedAnswer
 from repair_hf.llm.calls import format_dollars
 from repair_hf.llm.client import AnswerError, ChatModel, Deferred
 from repair_hf.llm.cost import known_dollars
@@ -22,11 +23,13 @@ from repair_hf.synthesis.audit import audit, audit_group
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.captions import edit_caption
 from repair_hf.synthesis.instruct import instruct
-from repair_hf.synthesis.options import SynthesisOptions
+from repair_hf.synthesis.options import RepairOptions
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.sources import UnreadableImage
 
-WORKERS = 64  # at least, for each direction: while images are edited, the LLM has others to answer for
+T = TypeVar("T")
+
+WORKERS = 64  # at least, for each queue: while images are edited, the LLM has others to answer for
 GRACE = 30.0  # seconds that answers on their way get to arrive when a run stops; they are paid for already
 
 
@@ -38,7 +41,7 @@ class RepairWorkers:
         chat: ChatModel,
         images: Candidates,
         builder: RecordBuilder,
-        options: SynthesisOptions,
+        options: RepairOptions,
         *,
         bar: tqdm,
         watch: Callable[[RepairTask], None] | None = None,
@@ -47,24 +50,16 @@ class RepairWorkers:
         self.bar, self.watch = bar, watch
         self.outcomes: Counter[str] = Counter()
         self.waiting = 0  # failures that wait for answers of a batch
-        self._rejected: list[RepairTask] | None = []  # perhaps not for their own fault; None in the second pass
 
     async def run(self, tasks: Iterable[RepairTask]) -> None:
-        """Finish all tasks; those that a provider rejected are tried once more, after all others.
+        """Finish all tasks.
 
         An error that is not one failure's own, or an interrupt, ends the run: no new request is sent, and answers on
         their way may still arrive.
         """
+        queues = [self._groups(tasks, direction) for direction in DIRECTIONS]
         async with self.images.open():
-            await self._pass(tasks)
-            rejected, self._rejected = self._rejected, None
-            await self._pass(rejected or [])
-
-    async def _pass(self, tasks: Iterable[RepairTask]) -> None:
-        queues = [iter(self._groups(tasks, direction)) for direction in DIRECTIONS]
-        count = max(WORKERS, self.chat.concurrency)  # one direction alone can use all requests at once
-        workers = [self._work(queue) for queue in queues for _ in range(count)]
-        await work_through(self.chat, workers, self.images)
+            await work_through(self.chat, queues, self._work, self.images)
 
     def _groups(self, tasks: Iterable[RepairTask], direction: str) -> list[list[RepairTask]]:
         """What one worker takes at a time: one failure, or all that are audited together."""
@@ -74,44 +69,32 @@ class RepairWorkers:
                 groups.setdefault(task.at["q"] if self.options.is_grouped(direction) else number, []).append(task)
         return list(groups.values())
 
-    async def _work(self, queue: Iterator[list[RepairTask]]) -> None:
-        for group in queue:
-            if len(group) > 1 and not await self._audit_together(group):
-                continue
-            for task in group:
-                await self._finish(task)
-                await asyncio.sleep(0)  # answers from the ledger come at once; let the other workers run
-
-    async def _audit_together(self, group: list[RepairTask]) -> bool:
-        """Audit a group; False if the answer comes with a batch. Without a usable answer each is audited later."""
+    async def _work(self, group: list[RepairTask]) -> None:
         try:
-            shown = self.builder.shown(group[0], "q", "gt")
-            fps = [self.builder.captions[task.at["fp"]] for task in group]
-            verdicts = await audit_group(self.chat, **shown, fps=fps)
+            if len(group) > 1:
+                await self._audit_together(group)
         except Deferred:
             self.waiting += len(group)
-            return False
-        except UnreadableImage:
-            return True  # each task will meet it
-        for task, verdict in zip(group, verdicts or [], strict=False):
-            task.verdict = verdict
-        return True
+            return
+        for task in group:
+            await self._finish(task)
+
+    async def _audit_together(self, group: list[RepairTask]) -> None:
+        """Audit a group. Without a usable answer each is audited later."""
+        with suppress(UnreadableImage):  # each task will meet it
+            shown = self.builder.shown(group[0], "q", "gt")
+            fps = [self.builder.captions[task.at["fp"]] for task in group]
+            for task, verdict in zip(group, await audit_group(self.chat, **shown, fps=fps) or [], strict=False):
+                task.verdict = verdict
 
     async def _finish(self, task: RepairTask) -> None:
-        task.reason = task.detail = None  # another process may have got the answer that was missing before
         try:
             await self._repair(task)
         except Deferred:
             self.waiting += 1
             return
-        except RejectedAnswer as error:
-            if self._rejected is not None:
-                return self._rejected.append(task)
+        except (AnswerError, UnreadableImage) as error:
             task.drop(error.drop_reason, str(error))
-        except AnswerError as error:
-            task.drop(error.drop_reason, str(error))
-        except UnreadableImage as error:
-            task.drop("unreadable_image", str(error))
         self.outcomes[task.reason or "edited"] += 1
         if self.watch is not None:
             self.watch(task)
@@ -129,8 +112,6 @@ class RepairWorkers:
             return task.drop("no_op", "the instruction finds nothing to change")
         if direction == "t2i":
             task.candidates = await self.images.make(task.at["fp"], task.instruction)
-            if self._rejected is not None and self.images.forget_rejected(task.at["fp"], task.instruction):
-                raise RejectedAnswer("the provider rejected an edit")
             if not any(task.candidates):
                 task.drop("editor_failed", self.images.why_none(task.at["fp"], task.instruction))
         else:
@@ -151,9 +132,21 @@ class RepairWorkers:
         self.bar.update()
 
 
-async def work_through(chat: ChatModel, workers: Sequence[Coroutine], *images: Candidates) -> None:
-    """Run workers until all are done or one fails; then send nothing new and let answers on their way arrive."""
-    tasks = [asyncio.create_task(worker) for worker in workers]
+async def work_through(
+    chat: ChatModel, queues: Sequence[Iterable[T]], work: Callable[[T], Awaitable[None]], *images: Candidates
+) -> None:
+    """Work on the items of each queue, many at once, until all are done or one fails.
+
+    Then nothing new is sent, and answers on their way may arrive.
+    """
+
+    async def serve(queue: Iterator[T]) -> None:
+        for item in queue:
+            await work(item)
+            await asyncio.sleep(0)  # answers from the ledger come at once; let the other workers run
+
+    count = max(WORKERS, chat.concurrency)  # one queue alone can use all requests at once
+    tasks = [asyncio.create_task(serve(queue)) for queue in map(iter, queues) for _ in range(count)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:

@@ -6,9 +6,8 @@ paid answers. The functions below it choose one of several candidates by the ret
 
 from __future__ import annotations
 
-import asyncio
 import io
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,6 @@ from tqdm.auto import tqdm
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.evaluation.words import MODEL, load_parser
-from repair_hf.llm.answers import RejectedAnswer
 from repair_hf.llm.client import AnswerError, ChatModel, Deferred
 from repair_hf.llm.cost import known_dollars
 from repair_hf.llm.prompts import Drawing
@@ -34,7 +32,7 @@ from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.selection import pixels_of, select_captions
 from repair_hf.synthesis.sources import SCENE, SourceImages, UnreadableImage, open_picture
-from repair_hf.synthesis.workers import WORKERS, work_through
+from repair_hf.synthesis.workers import work_through
 
 T = TypeVar("T")
 Sample = tuple[int, dict[str, Any]]  # the row of its caption, and its text or its image, or both
@@ -137,36 +135,26 @@ class MakerContext:
     ) -> dict[int, T]:
         """Process captions concurrently, by default all; return the results by row, in order.
 
-        Captions with useless answers or unreadable images are dropped. Those that a provider rejected are tried once
-        more, after all others.
+        Captions with useless answers or unreadable images are dropped.
+
+        Raises:
+            BatchesOpen: If answers will come with a batch; what does not need them is done.
         """
         rows = list(range(len(self.captions)) if rows is None else rows)
         found: dict[int, T] = {}
         waiting: list[int] = []
-        rejected: list[int] = []
 
-        async def serve(queue: Iterator[int], *, is_last: bool) -> None:
-            for row in queue:
-                try:
-                    found[row] = await work(row)
-                except RejectedAnswer as error:
-                    rejected.append(row) if not is_last else self.drop(row, error.drop_reason, str(error))
-                except (AnswerError, NoSample) as error:
-                    self.drop(row, error.drop_reason, str(error))
-                except UnreadableImage as error:
-                    self.drop(row, "unreadable_image", str(error))
-                except Deferred:
-                    waiting.append(row)
-                bar.update()
-                await asyncio.sleep(0)  # answers from the ledger come without a pause; let other tasks run
+        async def try_one(row: int) -> None:
+            try:
+                found[row] = await work(row)
+            except (AnswerError, NoSample, UnreadableImage) as error:
+                self.drop(row, error.drop_reason, str(error))
+            except Deferred:
+                waiting.append(row)
+            bar.update()
 
-        count = max(WORKERS, self.chat.concurrency)
         with tqdm(total=len(rows), desc=title, unit=" samples", disable=None) as bar:
-            for is_last in (False, True):
-                queue = iter(rejected if is_last else rows)
-                await work_through(
-                    self.chat, [serve(queue, is_last=is_last) for _ in range(count)], *self._candidates.values()
-                )
+            await work_through(self.chat, [rows], try_one, *self._candidates.values())
         if waiting and self.chat.batches is not None:
             await self.chat.batches.submit()
             raise self.chat.batches.stopped()
