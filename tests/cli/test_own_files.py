@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 from pathlib import Path
 
@@ -14,7 +15,6 @@ import pytest
 from repair_hf.cli.main import main
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.shipped import BASE
-from tests.hostile.inputs import table
 
 LLM = "--llm world/oracle --editor world --any-model"
 TRAIN = "train --pairs {pairs} --split all --model {clip} --output {out} --use-cpu --per-device-train-batch-size 4"
@@ -64,6 +64,21 @@ def column(name: str, value=None):
     return change
 
 
+def undecodable(table: pa.Table) -> pa.Table:
+    cells = [cell and {"bytes": b"no image", "path": None} for cell in table["edit_image"].to_pylist()]
+    place, field = table.column_names.index("edit_image"), table.schema.field("edit_image")
+    return table.set_column(place, field, pa.array(cells, field.type))
+
+
+def rewrite(path: Path, change) -> None:
+    """Change a table, and the digest in its name: `datasets` caches by names."""
+    pq.write_table(change(pq.read_table(path)), path)
+    card, old, new = path.parents[1] / "README.md", path.stem.split("-")[-1], secrets.token_hex(4)
+    if card.is_file():
+        card.write_text(card.read_text().replace(old, new))
+        path.rename(path.with_name(path.name.replace(old, new)))
+
+
 ADVICE = "Delete config.yaml, versions.json, summary.json there, then rerun the same command"
 AGAIN = "Delete its folder, and make it again with `repair-hf mine`"
 
@@ -85,18 +100,26 @@ AGAIN = "Delete its folder, and make it again with `repair-hf mine`"
         (SYNTHESIZE, "mined/failures.parquet", column("q", -1), "were mined from other pairs"),
         (SYNTHESIZE, "mined/failures.parquet", column("direction", "t3i"), "have a `direction` of ['t3i']"),
         (SYNTHESIZE.replace(" --any-model", ""), "mined/config.yaml", b"{", AGAIN),
+        *((words, "records/records", b"PAR1" * 9, "is damaged") for words in (f"{TRAIN} --records {{records}}", SHOW)),
+        *(
+            (words, "records/records", column("fp_id"), "Records lack the columns ['fp_id']")
+            for words in (f"{TRAIN} --records {{records}}", SHOW, ANALYZE)
+        ),
         *(
             (words, "records/dropped", column("reason"), "Dropped failures lack the columns ['reason']")
             for words in (f"{SHOW} --dropped gt_invalid", ANALYZE)
+        ),
+        *(
+            (words, "records/records", undecodable, "cannot be decoded")
+            for words in (f"{TRAIN} --records {{records}}", SHOW, ANALYZE)
         ),
     ],
 )
 def test_a_damaged_file_is_one_line(words, file, damage, wanted, names, capsys):
     path = names["out"].parent / file
-    if path.is_dir():
-        table(damage, path.name)(path.parent)
-    elif callable(damage):
-        pq.write_table(damage(pq.read_table(path)), path)
+    path = next(path.glob("*.parquet")) if path.is_dir() else path
+    if callable(damage):
+        rewrite(path, damage)
     else:
         path.write_bytes(damage)
     said = complaint(words, names, capsys)
@@ -123,7 +146,8 @@ def made_with_base(names) -> None:
     config = names["mined"] / "config.yaml"
     lines = [line for line in config.read_text().splitlines() if not line.startswith("model")]
     config.write_text("\n".join([*lines, "model: world/base", f"model_digest: {digest}"]))
-    table(column("retriever", f"base@{digest}"))(names["records"])
+    path = next((names["records"] / "records").glob("*.parquet"))
+    rewrite(path, column("retriever", f"base@{digest}"))
 
 
 @pytest.mark.usefixtures("made_with_base")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,11 +22,11 @@ from repair_hf.pairs.dataset import load_pairs
 from repair_hf.pairs.rows import image_files
 from repair_hf.records.dataset import load_kept, load_records
 from repair_hf.runtime.options import UserError
-from tests.hostile.inputs import cell
 from tests.pairs.made_sources import kinds
 
 PATHS, ADDRESSES = ("absolute", "parent", "link"), ("file", "http", "https", "hf")
 WAYS = PATHS + ADDRESSES
+CELLS = ("q_image", "gt_image", "fp_image", "edit_image")
 PAIRS = Features({"image": Image(), "caption": Value("string")})
 
 
@@ -133,42 +134,74 @@ def test_a_folder_whose_files_are_all_links(pairs_folder, tmp_path, form):
     assert sorted(pairs.captions["caption"]) == names and len(pairs.images) == len(names)
 
 
-@pytest.fixture
-def records(records_folder, tmp_path) -> Path:
-    """A copy of a folder of records."""
-    return shutil.copytree(records_folder, tmp_path / "data", dirs_exist_ok=True)
+@pytest.fixture(scope="module")
+def good_records(records_folder):
+    file = next(records_folder.glob("records/*.parquet"))
+    return pq.read_table(file), file.name
+
+
+def with_cell(good: tuple[pa.Table, str], folder: Path, data: Path, column: str, cell: dict | None) -> Path:
+    """Copy a folder of records, and put a cell into a column of its first row, in a file of a new name."""
+    table, name = good
+    shutil.copytree(folder, data, dirs_exist_ok=True)
+    digest, own = name[-16:-8], secrets.token_hex(4)  # `datasets` caches by names
+    (data / "README.md").write_text((data / "README.md").read_text().replace(digest, own))
+    (data / "records" / name).unlink()
+    cells = [cell, *table[column].to_pylist()[1:]]
+    changed = table.set_column(
+        table.column_names.index(column), table.field(column), pa.array(cells, table.field(column).type)
+    )
+    pq.write_table(changed, data / "records" / name.replace(digest, own))
+    return data
+
+
+@pytest.mark.parametrize(
+    ("way", "column"), [*((way, "q_image") for way in WAYS), *(("absolute", name) for name in CELLS[1:])]
+)
+def test_records_with_an_image_outside_are_an_error(path_of, good_records, records_folder, tmp_path, way, column):
+    path = path_of(way)
+    data = with_cell(good_records, records_folder, tmp_path / "data", column, {"bytes": None, "path": path})
+    for load in (load_records, load_kept, lambda source: load_kept(source, decode=False)):
+        with pytest.raises(UserError, match=f"1 images of `{column}` cannot be used, such as that of row 0"):
+            load(data)
 
 
 @pytest.mark.parametrize("way", ["absolute", "http"])
-def test_records_with_an_image_outside_are_read_by_nobody(path_of, records, tmp_path, capsys, way):
-    """Nor shown, nor sent; tests/hostile has the other columns, ways and commands."""
-    cell("edit_image", {"bytes": None, "path": path_of(way)})(records)
-    for load in (load_records, load_kept, lambda source: load_kept(source, decode=False)):
-        with pytest.raises(UserError, match="1 images of `edit_image` cannot be used, such as that of row 0"):
-            load(records)
-    push = ["push", "records", str(records), "--repo", "me/x", "--no-embed-source-images", "--dry-run"]
-    for words in (push, ["annotate", "edits", str(records)]):
-        assert main(words) == 2 and "Traceback" not in capsys.readouterr().err
+def test_no_command_shows_or_sends_it(path_of, good_records, records_folder, pairs_folder, tmp_path, capsys, way):
+    path = path_of(way)
+    data = str(with_cell(good_records, records_folder, tmp_path / "data", "edit_image", {"bytes": None, "path": path}))
+    commands = [["show", data], ["push", "records", data, "--repo", "me/x", "--dry-run"], ["analyze", data]]
+    commands += [["push", "records", data, "--repo", "me/x", "--no-embed-source-images", "--dry-run"]]
+    commands += [["annotate", "edits", data], ["figure", "case", data]]
+    for words in commands:
+        output = [] if words[0] in ("push", "annotate") else ["--output", str(tmp_path / "out.html")]
+        assert main([*words, *output]) == 2, words
+        assert "Traceback" not in capsys.readouterr().err
+    assert not (tmp_path / "out.html").exists()
 
 
-def test_records_may_name_files_of_their_own_and_push_wants_bytes(records, capsys):
-    PIL.Image.new("RGB", (8, 8), "blue").save(records / "own.png")
-    cell("edit_image", {"bytes": None, "path": "own.png"})(records)
-    assert load_records(records)[0]["edit_image"].getpixel((0, 0)) == (0, 0, 255)
-    assert main(["push", "records", str(records), "--repo", "me/x", "--dry-run"]) == 2
+def test_records_may_name_files_of_their_own_and_push_wants_bytes(good_records, records_folder, tmp_path, capsys):
+    (tmp_path / "data").mkdir()
+    PIL.Image.new("RGB", (8, 8), "blue").save(tmp_path / "data" / "own.png")
+    cell = {"bytes": None, "path": "own.png"}
+    data = with_cell(good_records, records_folder, tmp_path / "data", "edit_image", cell)
+    assert load_records(data)[0]["edit_image"].getpixel((0, 0)) == (0, 0, 255)
+    assert main(["push", "records", str(data), "--repo", "me/x", "--dry-run"]) == 2
     assert "gives images of `edit_image` as paths" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("target", ["blobs", "elsewhere"])
-def test_links_of_a_snapshot_lead_to_its_blobs_alone(records_folder, tmp_path, target):
+def test_links_of_a_snapshot_lead_to_its_blobs_alone(good_records, records_folder, tmp_path, target):
     """The layout of `snapshot_download`: files are links to `../../blobs`."""
     repo = tmp_path / "datasets--me--records"
-    data = shutil.copytree(records_folder, repo / "snapshots" / "c0ffee")
+    snapshot = repo / "snapshots" / "c0ffee"
+    for folder in (snapshot.parent, repo / "blobs", tmp_path / "elsewhere"):
+        folder.mkdir(parents=True)
+    cell = {"bytes": None, "path": "own.png"}
+    data = with_cell(good_records, records_folder, snapshot, "edit_image", cell)
     place = (repo if target == "blobs" else tmp_path) / target / "1234"
-    place.parent.mkdir()
-    cell("edit_image", {"bytes": None, "path": "own.png"})(data)
     PIL.Image.new("RGB", (8, 8), "blue").save(place, "PNG")
-    (data / "own.png").symlink_to(place)
+    (snapshot / "own.png").symlink_to(place)
     if target == "blobs":
         assert load_records(data)[0]["edit_image"].getpixel((0, 0)) == (0, 0, 255)
     else:
@@ -176,10 +209,13 @@ def test_links_of_a_snapshot_lead_to_its_blobs_alone(records_folder, tmp_path, t
             load_records(data)
 
 
-def test_push_sends_no_file_that_is_a_link_and_none_that_the_readme_hides(records, tmp_path, capsys):
+def test_push_sends_no_file_that_is_a_link_and_none_that_the_readme_hides(
+    good_records, records_folder, tmp_path, capsys
+):
+    data = with_cell(good_records, records_folder, tmp_path / "data", "q_image", None)
     pq.write_table(pa.table({"x": ["secret"]}), tmp_path / "secret.parquet")
-    (records / "records" / "more.parquet").symlink_to(tmp_path / "secret.parquet")
-    assert main(["push", "records", str(records), "--repo", "me/x", "--dry-run"]) == 2
+    (data / "records" / "more.parquet").symlink_to(tmp_path / "secret.parquet")
+    assert main(["push", "records", str(data), "--repo", "me/x", "--dry-run"]) == 2
     assert "more.parquet" in capsys.readouterr().err
 
 

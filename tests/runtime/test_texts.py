@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 
+import pandas as pd
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from repair_hf.llm.answers import AnswerError, read_answer
+from repair_hf.pairs.annotations import read_annotations
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.sources import read_listing
+from repair_hf.records.answers import read_answers
+from repair_hf.records.dataset import load_dropped, load_records
+from repair_hf.runtime.command_line import parse
+from repair_hf.runtime.files import REPAIR, read_json, read_yaml
 from repair_hf.runtime.options import PairsOptions, UserError
 from repair_hf.runtime.texts import MAX_DEPTH, UnreadableText, parse_json, parse_yaml
 
@@ -35,6 +43,7 @@ VALUES = st.recursive(
 )
 DOCUMENTS = VALUES.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=60)
 DOCUMENTS |= st.sampled_from([b"[" * LOTS, b'{"image":' * LOTS, b'"\\ud800"', b'["' + b"\xed\xa0\x80" + b'"]'])
+GENUINE = b'{"annotator": "ann", "item": "a", "verdict": "genuine"}'
 
 
 class Verdict(BaseModel):
@@ -78,6 +87,14 @@ def test_any_bytes_are_a_value_or_unreadable(data):
             assert str(error) and "\n" not in str(error)
 
 
+@pytest.mark.parametrize("read", [read_json, read_yaml])
+@pytest.mark.parametrize("data", [b"[" * LOTS, b"\xff"])
+def test_a_bad_file_is_one_line_with_its_name(tmp_path, read, data):
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(UserError, match=r"x is damaged .*(deep|decode).* Repair the file"):
+        read(tmp_path / "x", remedy=REPAIR)
+
+
 @MANY
 @given(st.lists(DOCUMENTS | st.builds(lambda c: json.dumps({"image": "x.png", "captions": c}).encode(), VALUES)))
 def test_captions_leave_out_bad_lines(tmp_path, lines):
@@ -101,7 +118,7 @@ def test_captions_leave_out_bad_lines(tmp_path, lines):
 def test_caption_files_leave_out_bad_rows_or_are_one_line(tmp_path, data):
     (tmp_path / "x.json").write_bytes(data)
     try:
-        listing = read_listing(PairsOptions(str(tmp_path / "x.json"), str(tmp_path)), None, ("all",), Problems())
+        listing = read_annotations(tmp_path / "x.json", tmp_path, Problems())
     except UserError as error:
         assert "\n" not in str(error)
     else:
@@ -115,3 +132,39 @@ def test_an_answer_of_a_model_is_an_answer_or_an_error_of_its_kind(text):
         read_answer(text, "stop", Verdict).model_dump_json().encode()
     except AnswerError as error:
         assert str(error).encode("utf-8", "surrogatepass")
+
+
+@MANY
+@given(st.lists(DOCUMENTS | st.just(GENUINE)))
+def test_answers_of_people_leave_out_bad_lines(tmp_path, lines):
+    folder = tmp_path / "qc"
+    (folder / "answers").mkdir(parents=True, exist_ok=True)
+    (folder / "answers" / "ann.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    found = read_answers(folder)
+    assert isinstance(found, pd.DataFrame) and {"annotator", "item"} <= set(found.columns)
+    assert ("genuine" in set(found.get("verdict", ()))) == (GENUINE in b"\n".join(lines).split(b"\n"))
+
+
+@MANY
+@given(DOCUMENTS | st.dictionaries(KEYS, VALUES).map(lambda recipe: yaml.safe_dump(recipe).encode("utf-8", "replace")))
+def test_recipes_are_options_or_one_line(tmp_path, data):
+    (tmp_path / "x.yaml").write_bytes(data)
+    try:
+        (options,) = parse((PairsOptions,), ["--config", str(tmp_path / "x.yaml")], "repair-hf x")
+    except UserError as error:
+        assert "\n" not in str(error)
+    else:
+        assert isinstance(options, PairsOptions)
+
+
+@settings(MANY, max_examples=15)
+@given(st.binary(max_size=60) | DOCUMENTS, st.sampled_from(["README.md", "records/train-0.parquet"]))
+def test_records_are_read_or_one_line(tmp_path, data, name):
+    (tmp_path / "records").mkdir(exist_ok=True)
+    (tmp_path / "README.md").write_bytes(b"---\nconfigs:\n- config_name: records\n---\n")
+    (tmp_path / name).write_bytes(b"---\n" + data + b"\n---\n" if name == "README.md" else data)
+    for load in (load_records, load_dropped):
+        try:
+            assert len(load(tmp_path)) == 0
+        except UserError as error:
+            assert re.search("holds no records|is damaged", str(error)) and "\n" not in str(error)
