@@ -98,10 +98,3 @@ def _paid(uses: Sequence[Usage]) -> tuple[int, str, str, str, str]:
 
 def _thousands(tokens: float) -> str:
     return f"{tokens / 1000:,.1f}"
-
-
-def span(minutes: float) -> str:
-    """Format a time in seconds, minutes or hours."""
-    if minutes < 1:
-        return f"{60 * minutes:.0f} s"
-    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:,.1f} h"

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import cache
 from typing import Any
 
-from repair_hf.analysis.costs import Item, items_of, span, whole_price
+from repair_hf.analysis.costs import Item, items_of, whole_price
 from repair_hf.llm.calls import format_dollars
 from repair_hf.llm.cost import StageCost, add_stages, price_per_image, price_per_token
 from repair_hf.llm.ledger_file import paid_by
@@ -169,5 +170,5 @@ def _time(setting: Setting, lengths: Sequence[float]) -> str:
             return f"no step could be measured here: {error}"
     return (
         f"they take {steps:,} steps in all. A step of plain training takes {seconds:.2f} s here (measured): at least "
-        f"{span(seconds * steps / 60)}; edits make steps longer"
+        f"{timedelta(seconds=round(seconds * steps))} (h:mm:ss); edits make steps longer"
     )
