@@ -33,9 +33,9 @@ for name, kind, folder in (
     code, out, err = client.main("mine", *pairs_words, "--model", "me/embedder", "--output", tmp_path / "failures")
     assert code == 0, err
     words = ["--records", "me/photos-repair", "--output", tmp_path / "triplets"]
-    code, out, err = client.main("export", "triplets", *pairs_words, *words)
+    code, out, err = client.main("export", "triplets", *pairs_words[:2], *words)
     assert code == 0, err
-    assert "24 records: 48 text_to_image, 48 image_to_text" in out
+    assert "48 text_to_image, 48 image_to_text" in out
     code, out, err = client.main("train", *pairs_words, "--model", "me/embedder", "--output", tmp_path / "tuned")
     assert (
         code == 2 and "`me/embedder` is a sentence-transformers model." in err and "`repair-hf export triplets`" in err
