@@ -29,7 +29,8 @@ class Item(NamedTuple):
 
 def items_of(stages: Sequence[StageCost], llm: LLMOptions, editor: EditorOptions) -> list[Item]:
     """List what an LLM answers and an editor makes."""
-    texts, images = (add_stages(each for each in stages if bool(each.image_calls) == is_image) for is_image in (0, 1))
+    texts = add_stages(stage for stage in stages if not stage.image_calls)
+    images = add_stages(stage for stage in stages if stage.image_calls)
     return [
         Item(texts.llm_calls, "answers", llm.llm, find_llm(llm)[0], texts.dollars),
         Item(images.image_calls, "images", editor.editor, find_editor(editor)[0], images.dollars),

@@ -42,7 +42,6 @@ from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.files import REPAIR, read_json, read_lines
 from repair_hf.runtime.options import PairsOptions, UserError
 from repair_hf.runtime.texts import UnreadableText
-from repair_hf.toyworld.parsing import build_parser
 
 EXPORTED = ("id", "kind", "image_id")  # columns that `repair-hf export near-misses` adds
 ORDER = {"coco": "coco", "coco30k": "coco", "flickr30k": "flickr30k"}  # the test split of COCO30K is that of COCO
@@ -139,8 +138,7 @@ def _order(parser: str, options: CompositionalOptions, pairs: Pairs, pairs_optio
     if pairs_options.benchmark is not None and pairs_options.split == "test":
         benchmark = f"{ORDER[pairs_options.benchmark]}_order"
     tokenize = load_tokenizer()
-    nlp = build_parser() if parser == "world" else load_parser(parser)
-    return load_order(pairs, nlp, tokenize, benchmark=benchmark, seeds=options.order_seeds)
+    return load_order(pairs, load_parser(parser), tokenize, benchmark=benchmark, seeds=options.order_seeds)
 
 
 def load_benchmark(name: str, source: str, image_folders: Sequence[Path], *, subset: bool = False) -> Cases:
@@ -166,7 +164,7 @@ def load_benchmark(name: str, source: str, image_folders: Sequence[Path], *, sub
         texts = benchmark.captions if benchmark.group is None else (*benchmark.captions, benchmark.group)
         dataset = load_test_rows(source, benchmark.images, texts, others)
         is_export = set(EXPORTED) <= set(dataset.column_names)
-        cases, pictures = _from_dataset(benchmark, dataset, source)
+        cases, pictures = _from_dataset(benchmark, dataset, source, is_export=is_export)
     elif lacking:
         raise UserError(f"{folder} lacks {', '.join(lacking)}; give the folder that holds the benchmark's files.")
     else:
@@ -226,10 +224,12 @@ def _rows(path: Path) -> Iterator[tuple[Any, Any]]:
     yield from rows.items() if isinstance(rows, dict) else enumerate(rows)
 
 
-def _from_dataset(benchmark: Benchmark, dataset: Dataset, source: str) -> tuple[list[Case], Photographs]:
+def _from_dataset(
+    benchmark: Benchmark, dataset: Dataset, source: str, *, is_export: bool
+) -> tuple[list[Case], Photographs]:
     """Return the cases and pictures of a dataset. Without boxes, its pictures are the parts."""
-    is_export, columns = set(EXPORTED) <= set(dataset.column_names), benchmark.images
-    group, cases, boxes = "kind" if is_export else benchmark.group, [], []
+    columns, group = benchmark.images, "kind" if is_export else benchmark.group
+    cases, boxes = [], []
     for place, row in enumerate(dataset.remove_columns(list(columns)).to_list()):
         where, name = f"{source}, case {place}:", str(row.get("id", place))
         pictures = tuple(range(place * len(columns), (place + 1) * len(columns)))

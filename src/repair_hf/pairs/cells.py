@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -98,17 +99,19 @@ def misplaced(rows: Dataset, column: str, folders: Sequence[str | Path]) -> dict
 
 def equal_cells(rows: Dataset, column: str) -> list[int]:
     """Number the images of a column: cells of the same file, or of the same bytes, share a number; no others do."""
-    numbers: dict[Any, int] = {}
-    cells: list[int] = []
-    for table in undecoded(rows, column).with_format("arrow").iter(CELLS_PER_READ):
+    keys: list[Any] = []
+    blocks = undecoded(rows, column).with_format("arrow")
+    lengths = [pc.binary_length(_fields(table[column])[0]).to_pylist() for table in blocks.iter(CELLS_PER_READ)]
+    often = Counter(length for block in lengths for length in block)  # of another length, of other bytes
+    for table, sizes in zip(blocks.iter(CELLS_PER_READ), lengths, strict=True):
         contents, paths = _fields(table[column])
-        for content, path in zip(contents, paths.to_pylist(), strict=True):
-            if content.is_valid:
-                key: Any = hashlib.sha256(content.as_buffer()).digest()
+        for content, path, size in zip(contents, paths.to_pylist(), sizes, strict=True):
+            if size is not None and often[size] > 1:
+                keys.append(hashlib.sha256(content.as_buffer()).digest())
             else:
-                key = os.path.normpath(path) if path else len(cells)
-            cells.append(numbers.setdefault(key, len(numbers)))
-    return cells
+                keys.append(os.path.normpath(path) if size is None and path else len(keys))
+    numbers: dict[Any, int] = {}
+    return [numbers.setdefault(key, len(numbers)) for key in keys]
 
 
 def _fields(cells: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:

@@ -170,10 +170,6 @@ class MakerContext:
 
     def parser(self) -> Any:
         """Load the spaCy pipeline, which must know noun chunks."""
-        if self.spacy_model == "world":
-            from repair_hf.toyworld.parsing import build_parser
-
-            return build_parser()
         return load_parser(self.spacy_model, noun_chunks=True)
 
     def of_caption(self, row: int) -> dict[str, str]:
