@@ -5,7 +5,6 @@ import atexit
 import json
 import logging
 import os
-import socket
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
-from children import Child
+from children import launch
 from safetensors.torch import load_file
 
 from repair_hf.cli.main import main
@@ -85,24 +84,11 @@ def runs(pairs_folder, clip_folder, siglip_folder, records_folder, tmp_path_fact
             embed(str(clip_folder), str(pairs_folder), str(output), 0)
         else:
             data = {"model": str(clip_folder), "pairs": str(pairs_folder), "output": str(output)}
-            launch(list(commands.values()), data)
+            said = launch(work, list(commands.values()), data)
+            assert said.count("world size 2   cpu   float32   8 pairs per step") == len(RUNS), said
+            assert "find_unused_parameters" not in said
+            assert said.count("threads at exit") == 2 and "gloo" not in said
     return {1: folder / "1", 2: folder / "2"}
-
-
-def launch(commands: list[list[str]], data: dict[str, str]) -> None:
-    """Start two processes with the environment that accelerate and torchrun give them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = prepare_multi_gpu_env(launched("--config_file", str(ACCELERATE / "cpu-2.yaml")))
-    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    ranks = [shared | {"RANK": rank, "LOCAL_RANK": rank, "TQDM_DISABLE": "1"} for rank in "01"]
-    both = [Child(work, commands, data, env=env) for env in ranks]
-    assert [child.wait() for child in both] == [0, 0], "\n".join(child.said()[-4000:] for child in both)
-    said = "".join(child.said() for child in both)
-    assert said.count("world size 2   cpu   float32   8 pairs per step") == len(RUNS), said
-    assert "find_unused_parameters" not in said
-    assert said.count("threads at exit") == 2 and "gloo" not in said
 
 
 @pytest.mark.parametrize("name", ["default", "grid", "batch", "part"])

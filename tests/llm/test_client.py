@@ -129,7 +129,7 @@ def test_a_provider_that_rejects_everything_for_a_while_loses_nothing(with_chat)
         return Wire(400, error("openai", 400, "API key expired")) if 10 < len(came) <= limit else "yes"
 
     async def work(chat):
-        asked = (chat.ask(m, stage="a", direction="i2t") for m in texts(0, 200))
+        asked = (chat.ask(m, stage="a", direction="i2t") for m in texts(0, 50))
         return await asyncio.gather(*asked, return_exceptions=True)
 
     came: list[object] = []
@@ -138,7 +138,7 @@ def test_a_provider_that_rejects_everything_for_a_while_loses_nothing(with_chat)
     stop = next(each for each in said if type(each) is ProviderError)
     assert "requests in a row, at last with" in str(stop) and "API key expired" in str(stop)
     limit = 0
-    assert with_chat(answer, work, concurrency=4) == ["yes"] * 200
+    assert with_chat(answer, work, concurrency=4) == ["yes"] * 50
 
 
 # What is paid

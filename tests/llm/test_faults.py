@@ -2,12 +2,15 @@
 
 import asyncio
 
+import aiohttp
 import pytest
 from ledgers import ledger_in, rows
 from provider_faults import FAULTS, LASTING, NOT_BILLED, PASSING, REFUSED, UNUSABLE
 from provider_server import KEYS, MODELS, ProviderServer, Script, Wire
 
+from repair_hf.llm import limits
 from repair_hf.llm.client import ChatModel, ProviderError, RefusedAnswer, UnparsedAnswer
+from repair_hf.llm.errors import PassingError
 from repair_hf.llm.provider import LiteLLM
 from tests.llm.asking import GOOD, QUESTION, QUICK, Verdict
 
@@ -16,16 +19,31 @@ both_shapes = pytest.mark.parametrize("shape", ["openai", "gemini"])
 
 @pytest.fixture
 def ask(ask, monkeypatch):
-    """Asks once, in a shape; returns the answer. Only a request that gets a late answer is given up soon."""
-    send = LiteLLM.__call__
+    """Asks once, in a shape; returns the answer. Only the wait for a late answer is short, not that for a connection.
+
+    The server gets each attempt before the next one is sent.
+    """
+    monkeypatch.setattr(limits, "FIRST_PAUSE", 0.05)  # after a 429
+    send, time_out = LiteLLM.__call__, aiohttp.ClientTimeout
 
     def run(shape, script, **question):
-        async def send_in_time(provider, request):
-            is_late = isinstance(script.answers[0], Wire) and script.answers[0].delay
-            provider.timeout = 2.0 if is_late else 60.0
-            return await send(provider, request)
+        is_late = isinstance(script.answers[0], Wire) and script.answers[0].delay > 0
 
-        monkeypatch.setattr(LiteLLM, "__call__", send_in_time)
+        async def send_in_turn(provider, request):
+            sent = len(script.questions)
+            try:
+                return await send(provider, request)
+            except PassingError:
+                while is_late and len(script.questions) == sent:
+                    await asyncio.sleep(0.01)
+                raise
+
+        def impatient(**seconds):
+            late = is_late and len(script.answers) > 1
+            return time_out(**seconds | ({"sock_read": 0.1} if late else {}))
+
+        monkeypatch.setattr(LiteLLM, "__call__", send_in_turn)
+        monkeypatch.setattr(aiohttp, "ClientTimeout", impatient)
         return ask(script, shape=shape, **question)[0]
 
     return run

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 from ledgers import ledger_in
 
-from repair_hf.llm import ledger
+from repair_hf.llm import ledger, ledger_file
 from repair_hf.llm.batches import Batches
 from repair_hf.llm.errors import FailedRequest, PassingError, ProviderError, RejectedRequest
-from repair_hf.llm.ledger import BudgetSpent, Ceilings, Reply
+from repair_hf.llm.ledger import BudgetSpent, Ceilings, Ledger, Reply
 from repair_hf.llm.ledger_file import take_over
 from tests.llm.ledger_server import MODEL, TOPIC, WORST, BatchServer, Killed, Process, Server, end
 
@@ -30,6 +30,12 @@ MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where no disk has 
 CEILINGS = st.none() | st.tuples(st.sampled_from([0.5, 3.0, 6.0, 12.0]), st.sampled_from([None, 2, 30]))  # new ones
 # What becomes of a request: the bill of its answer, or the error in its place; "lost" is billed, but does not arrive.
 REPLIES = st.sampled_from([0.25, 0.5, 1.0, 0.25, "500", "429", "400", "400", "lost"])
+
+
+async def turn() -> None:
+    """Give everything that can go on the time to do so."""
+    for _ in range(18):
+        await asyncio.sleep(0)
 
 
 class Machine(RuleBasedStateMachine):
@@ -42,6 +48,7 @@ class Machine(RuleBasedStateMachine):
         self.alive: list[Process] = []
         self.most, self.patch = 3.0, pytest.MonkeyPatch()
         self.patch.setattr(ledger, "POLL", 0.0)  # what happens does not depend on the speed of the machine
+        self.patch.setattr(ledger_file, "_is_network_drive", lambda folder: False)  # asks the system for all drives
         return self.start()
 
     @precondition(lambda self: len(self.alive) < 3)
@@ -142,11 +149,7 @@ class Machine(RuleBasedStateMachine):
 
     def take_over(self) -> None:
         """Another folder asks nothing that was answered here, and pays nothing for it."""
-        with (
-            tempfile.TemporaryDirectory(dir=MEMORY) as other,
-            ledger_in(Path(other)) as another,
-            ledger_in(self.folder) as own,
-        ):
+        with Ledger() as another, ledger_in(self.folder) as own:
             take_over(another.database, ".", self.folder)
             answered = {key for key in QUESTIONS if (call := own.find(key)) and call.state == "answered"}
             assert another.total == (0.0, 0)
@@ -185,6 +188,8 @@ class Machine(RuleBasedStateMachine):
         tasks = [process.ask(self.loop, self.server, key) for key in QUESTIONS]
         for _ in range(40):
             self._turn()
+            if all(task.done() for task in tasks):
+                break
             for _, future in self.server.pending:
                 future.set_result(self.server.bill(0.25))
             self.server.pending.clear()
@@ -216,8 +221,7 @@ class Machine(RuleBasedStateMachine):
         return [each for each in self.server.pending if not each[1].done()]
 
     def _turn(self) -> None:
-        for _ in range(6):
-            self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.run_until_complete(turn())
         for process in self.alive:
             for task in process.tasks:
                 if task.done() and not task.cancelled() and (error := task.exception()):

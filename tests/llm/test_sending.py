@@ -9,6 +9,7 @@ import pytest
 from ledgers import ledger_in, rows
 from provider_server import Question, Wire, error
 
+from repair_hf.llm import limits
 from repair_hf.llm.answers import FailedAnswer
 from repair_hf.llm.client import ChatModel, ProviderError
 from repair_hf.llm.cost import paid_in
@@ -58,8 +59,9 @@ class Counted:
 
 
 @pytest.fixture
-def crowd(with_chat):
+def crowd(with_chat, monkeypatch):
     """Asks many questions at once; returns what came of each."""
+    monkeypatch.setattr(limits, "FIRST_PAUSE", 0.1)  # ten times what an answer takes
 
     def run(server: Counted, questions: int, *, first: int = 0, model=MODEL, **options):
         async def work(chat):
@@ -83,7 +85,7 @@ def of_type(outcomes: list, kind: type) -> list:
 
 
 def test_a_server_that_serves_few_at_once_gets_few_at_once(crowd):
-    server = Counted(lambda server: BUSY if server.here > 4 else good(server), seconds=0.05, meeting=5)
+    server = Counted(lambda server: BUSY if server.here > 4 else good(server), meeting=5)
     outcomes = crowd(server, 60, concurrency=32, max_error_rate=0.2)
     assert outcomes == ["yes"] * 60
     assert 4 < server.most <= 32 and server.came < 160  # asking all the while would take many more
@@ -112,9 +114,9 @@ def test_what_is_rejected_for_a_moment_is_asked_again_and_costs_nothing(crowd, t
         return Wire(400, error("openai", 400, "too large")) if is_rejected else good(server)
 
     server = Counted(every_third_at_first, seconds=0)
-    assert crowd(server, 1) + crowd(server, 179, first=1, concurrency=4) == ["yes"] * 180 and server.came == 240
-    assert crowd(server, 1, first=180, max_calls=181) == ["yes"]  # a rejection is no answer
-    assert paid_in(tmp_path)["audit", "i2t"].calls == 181
+    assert crowd(server, 1) + crowd(server, 89, first=1, concurrency=4) == ["yes"] * 90 and server.came == 120
+    assert crowd(server, 1, first=90, max_calls=91) == ["yes"]  # a rejection is no answer
+    assert paid_in(tmp_path)["audit", "i2t"].calls == 91
 
 
 def test_circuit_stops_a_run_whose_answers_are_of_no_use_and_the_next_run_asks_again(crowd):

@@ -106,8 +106,8 @@ def test_bad_rows_of_karpathys_file(tmp_path):
 
 @pytest.fixture
 def flickr_file(tmp_path) -> Path:
-    """Flickr30K at its size, with the images of its test split."""
-    return write(tmp_path, flickr30k({"train": 29_000, "val": 1_014, "test": 1_000}), drawn="test")
+    """Flickr30K's splits for validation and test at their sizes, with the images of the latter."""
+    return write(tmp_path, flickr30k({"train": 6, "val": 1_014, "test": 1_000}), drawn="test")
 
 
 @pytest.fixture(scope="module")
@@ -126,12 +126,14 @@ def test_flickr30k_at_its_size_and_with_images_or_captions_missing(flickr_file, 
     with pytest.raises(UserError, match="lacks 0 of the 1,000 images of `flickr30k` test.* and 1 captions of the"):
         load(empty, "test", "flickr30k")
     assert len(load(empty, "test").captions) == 4_999
-    (flickr_file.parent / "31014.jpg").unlink()
-    with pytest.raises(UserError, match=r"lacks 1 of the 1,000 images of `flickr30k` test \('31014.jpg'\)"):
+    (flickr_file.parent / "2020.jpg").unlink()
+    with pytest.raises(UserError, match=r"lacks 1 of the 1,000 images of `flickr30k` test \('2020.jpg'\)"):
         load(flickr_file, "test", "flickr30k")
     assert len(load(flickr_file, "test").images) == 999
-    with pytest.raises(UserError, match=r"lacks 1,014 of the 1,014 images.* val.*'30000.jpg', .*, \.\.\."):
+    with pytest.raises(UserError, match=r"lacks 1,014 of the 1,014 images.* val.*'1006.jpg', .*, \.\.\."):
         load(flickr_file, "val", "flickr30k")
+    with pytest.raises(UserError, match="lists 6 images with 30 captions as train, .* 29,000 images there"):
+        load(flickr_file, "train", "flickr30k")
 
 
 def listed(rows: list[dict], *splits: str) -> tuple[int, int]:

@@ -10,6 +10,7 @@ import multiprocessing
 import multiprocessing.forkserver
 import os
 import signal
+import socket
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+TWO_ON_THE_CPU = Path(__file__).parents[2] / "recipes" / "accelerate" / "cpu-2.yaml"
 PRELOADED = ["repair_hf.training.finetune", "repair_hf.synthesis.synthesize", "repair_hf.cli.main", "litellm"]
 
 
@@ -72,6 +74,27 @@ class Child:
     def said(self) -> str:
         """Return what the process has written to its outputs."""
         return self._said.read_text()
+
+
+def launch(function: Callable, *arguments: object, exit_code: int = 0) -> str:
+    """Call a function in two processes, in the environment that accelerate and torchrun give them.
+
+    Check the exit code of both, and return what they have written to their outputs.
+    """
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils.launch import prepare_multi_gpu_env
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["--config_file", str(TWO_ON_THE_CPU), "train.py"]
+    shared = prepare_multi_gpu_env(_validate_launch_command(launch_command_parser().parse_args(words))[0])
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    ranks = [shared | {"RANK": rank, "LOCAL_RANK": rank, "TQDM_DISABLE": "1"} for rank in "01"]
+    both = [Child(function, *arguments, env=env) for env in ranks]
+    codes = [child.wait() for child in both]
+    assert codes == [exit_code] * 2, "\n".join(child.said()[-4000:] for child in both)
+    return "".join(child.said() for child in both)
 
 
 def _run(function: Callable, arguments: tuple, env: dict[str, str], said: str) -> None:

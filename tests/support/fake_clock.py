@@ -5,7 +5,9 @@ So waits cost no time, and how long they were does not depend on the machine.
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -50,3 +52,23 @@ class _Selector(selectors.DefaultSelector):
             return super().select(timeout)
         self._clock.now += timeout + TURN
         return super().select(0)
+
+
+def time_out_when(is_over: Callable[[], object]) -> SimpleNamespace:
+    """Return what stands in for the module `asyncio`: a time-out that is over as soon as something is true."""
+
+    @asynccontextmanager
+    async def timeout(seconds: float) -> AsyncIterator[None]:
+        async def watch(deadline: asyncio.Timeout) -> None:
+            while not is_over():
+                await asyncio.sleep(0.01)
+            deadline.reschedule(0.0)
+
+        async with asyncio.timeout(seconds) as deadline:
+            watching = asyncio.create_task(watch(deadline))
+            try:
+                yield
+            finally:
+                watching.cancel()
+
+    return SimpleNamespace(timeout=timeout)

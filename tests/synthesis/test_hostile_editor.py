@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 from children import Child
+from fake_clock import time_out_when
 from hosted_editors import editor_at
 from ledgers import ledger_in, rows
 from PIL import Image
 from provider_server import Wire, edited, error, png
 from small_world import sources_of
 
+from repair_hf.llm import provider
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.errors import ProviderError
 from repair_hf.llm.ledger import BudgetSpent
@@ -141,13 +143,21 @@ def test_an_impossible_usage_of_an_image_counts_as_its_worst_case(serve, sources
 
 @pytest.mark.parametrize("ending", ["huge", "dripping"])
 @both_shapes
-def test_a_response_without_end_is_cut_off_and_counts_as_its_worst_case(shape, ending, serve, sources, tmp_path):
-    server = serve(lambda n: png())
-    server.answer = lambda question: Wire(
-        body=bytes(2**20) if ending == "huge" else edited(shape, png()), ending=ending, delay=0.2 * (ending != "huge")
-    )
-    timeout = 2.0 if ending == "dripping" else 60.0
-    editor = editor_at(server, shape, timeout=timeout, concurrency=1, retries=Retries(attempts=1))
+def test_a_response_without_end_is_cut_off_and_counts_as_its_worst_case(
+    shape, ending, serve, sources, tmp_path, monkeypatch
+):
+    server, asked = serve(lambda n: png()), []
+
+    def answer(question) -> Wire:
+        asked.append(question)
+        if ending == "huge":
+            return Wire(body=bytes(2**20), ending=ending)
+        return Wire(body=edited(shape, png()), ending=ending, delay=0.2)  # each byte comes in time
+
+    server.answer = answer
+    if ending == "dripping":
+        monkeypatch.setattr(provider, "asyncio", time_out_when(lambda: asked))
+    editor = editor_at(server, shape, concurrency=1, retries=Retries(attempts=1))
     with pytest.raises(ProviderError, match="larger than 64 MiB" if ending == "huge" else "no whole response"):
         make(editor, sources, tmp_path, count=1)
     assert [row["worst"] for row in rows(tmp_path, "lost")] == [pytest.approx(editor.price_bound)]

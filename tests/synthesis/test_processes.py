@@ -1,4 +1,4 @@
-"""Two processes under `accelerate launch` against one: the same records, and nothing asked or drawn twice."""
+"""Two processes of a launcher against one: the same records, and nothing asked or drawn twice."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from children import launch
 from ledgers import rows
 from small_world import saved
 
@@ -26,21 +27,6 @@ def one(words, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("one") / "run"
     assert main([*words, *NOISY, "--output", str(folder)]) == 0
     return folder
-
-
-def launch(words: list[str], program: str = "-m repair_hf", *, exit_code: int = 0) -> str:
-    """Run a command in two processes, check the launcher's exit code, and return what went to standard error."""
-    launcher = "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no"
-    launcher += f" --dynamo_backend no --main_process_port 0 {program}"
-    done = subprocess.run(
-        [sys.executable, *launcher.split(), *words],
-        env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == exit_code, done.stderr[-4000:]
-    return done.stderr
 
 
 def keys(folder: Path) -> list[str]:
@@ -61,7 +47,7 @@ def assert_same(folder: Path, one: Path) -> None:
 def test_two_processes_end_what_one_began(words, one, tmp_path):
     grown = tmp_path / "grown"
     assert main([*words, *NOISY, "--output", str(grown), "--max-calls", str(CEILING)]) == 1
-    launch([*words, *NOISY, "--output", str(grown)])
+    launch(main, [*words, *NOISY, "--output", str(grown)])
     assert_same(grown, one)
     whole, later = (json.loads((run / "summary.json").read_text()) for run in (one, grown))
     assert whole["directions"] == later["directions"] and whole["paid"] == later["paid"]
@@ -85,13 +71,23 @@ sys.exit(code)
 
 @pytest.mark.slow  # loads torch and diffusers in three processes
 def test_each_process_edits_its_share_with_a_local_pipeline(words, flux_folder, tmp_path):
+    """By accelerate's launcher itself."""
     editor = f"--llm world/oracle --editor {flux_folder} --editor-steps 1 --editor-size 64 --candidates 2".split()
     alone, both, program = tmp_path / "alone", tmp_path / "both", tmp_path / "counting.py"
     program.write_text(COUNTING)
     assert main([*words, *editor, "--output", str(alone)]) == 0
-    errors = launch([*words, *editor, "--output", str(both)], str(program))
-    shares = [int(count) for count in re.findall(r"edited (\d+)", errors)]
-    assert len(shares) == 2 and min(shares) > 0, errors
+    launcher = "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no"
+    launcher += f" --dynamo_backend no --main_process_port 0 {program}"
+    done = subprocess.run(
+        [sys.executable, *launcher.split(), *words, *editor, "--output", str(both)],
+        env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    shares = [int(count) for count in re.findall(r"edited (\d+)", done.stderr)]
+    assert len(shares) == 2 and min(shares) > 0, done.stderr
     made = candidates(both)
     assert set(made) == set(candidates(alone)) and len(made) == 2 * sum(shares)
     assert {row["record_id"] for row in saved(both)[0]} == {row["record_id"] for row in saved(alone)[0]}
@@ -100,8 +96,8 @@ def test_each_process_edits_its_share_with_a_local_pipeline(words, flux_folder, 
 @pytest.mark.slow
 def test_one_process_ends_what_two_began_under_a_ceiling_for_both(words, one, tmp_path):
     folder = tmp_path / "shrunk"
-    told = launch([*words, *NOISY, "--output", str(folder), "--max-calls", str(CEILING)], exit_code=1)
-    assert "2 of 2 processes stopped. process 0: --max-calls 40" in told and not (folder / "summary.json").exists()
+    said = launch(main, [*words, *NOISY, "--output", str(folder), "--max-calls", str(CEILING)], exit_code=1)
+    assert "2 of 2 processes stopped. process 0: --max-calls 40" in said and not (folder / "summary.json").exists()
     assert len(keys(folder)) == CEILING
     assert main([*words, *NOISY, "--output", str(folder)]) == 0
     assert_same(folder, one)
