@@ -32,6 +32,14 @@ CEILINGS = st.none() | st.tuples(st.sampled_from([0.5, 3.0, 6.0, 12.0]), st.samp
 REPLIES = st.sampled_from([0.25, 0.5, 1.0, 0.25, "500", "429", "400", "400", "lost"])
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _at_once():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger, "POLL", 0.0)  # what happens does not depend on the speed of the machine
+        patch.setattr(ledger_file, "_is_network_drive", lambda folder: False)  # asks the system for all drives
+        yield
+
+
 async def turn() -> None:
     """Give everything that can go on the time to do so."""
     for _ in range(18):
@@ -46,9 +54,7 @@ class Machine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(dir=MEMORY))
         self.loop, self.server = asyncio.new_event_loop(), Server(Ceilings(3.0, None))
         self.alive: list[Process] = []
-        self.most, self.patch = 3.0, pytest.MonkeyPatch()
-        self.patch.setattr(ledger, "POLL", 0.0)  # what happens does not depend on the speed of the machine
-        self.patch.setattr(ledger_file, "_is_network_drive", lambda folder: False)  # asks the system for all drives
+        self.most = 3.0
         return self.start()
 
     @precondition(lambda self: len(self.alive) < 3)
@@ -198,7 +204,6 @@ class Machine(RuleBasedStateMachine):
             accepted = self.server.rejected.get(key, [0])  # final if others were accepted between two rejections
             assert call.state == "answered" or (call.state == "rejected" and accepted[0] < accepted[-1]), (key, call)
         process.ledger.close()
-        self.patch.undo()
         self.loop.close()
         shutil.rmtree(self.folder)
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import (
     Dataset,
@@ -183,7 +182,8 @@ def check(records: Dataset) -> None:
         UserError: If columns are missing or of another type, a direction is unknown, or a record lacks a cell.
     """
     check_columns(records)
-    directions = _column(records, "direction")
+    columns = records.with_format("arrow")
+    directions = columns["direction"][:]
     if unknown := set(directions.unique().to_pylist()) - set(DIRECTIONS):
         raise UserError(
             f"Records have a `direction` of {sorted(map(str, unknown))}; only {list(DIRECTIONS)} are known."
@@ -192,7 +192,7 @@ def check(records: Dataset) -> None:
         is_here = pc.equal(directions, direction)
         texts = [f"{role}_text" for role in SOURCES if kinds[role] == "text"]
         for name in ("record_id", "q_id", "gt_id", "fp_id", *texts, f"edit_{kinds['edit']}"):
-            lacking = np.flatnonzero(pc.and_(is_here, _column(records, name).is_null()).to_numpy())
+            lacking = np.flatnonzero(pc.and_(is_here, columns[name][:].is_null()).to_numpy())
             if len(lacking):
                 raise UserError(
                     f"{len(lacking)} {direction} records have no `{name}`, such as row {lacking[0]}. Make them again "
@@ -260,7 +260,3 @@ def check_columns(table: Dataset, features: Features = FEATURES, what: str = "Re
             f"{what} have columns of other types: {kinds}. Cast them with `Dataset.cast` and the features of "
             "repair_hf.records.dataset."
         )
-
-
-def _column(dataset: Dataset, name: str) -> pa.ChunkedArray:
-    return dataset.select_columns([name]).with_format("arrow")[:][name]

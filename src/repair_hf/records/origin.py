@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+import pandas as pd
 from datasets import Dataset
 
 from repair_hf.pairs.dataset import Pairs
@@ -25,28 +26,33 @@ def check_pairs(records: Dataset, pairs: Pairs) -> None:
     """
     captions = dict(zip(pairs.captions["caption_id"][:], pairs.captions["caption"][:], strict=True))
     looks = dict(zip(pairs.images["image_id"][:], pairs.looks, strict=True)) if pairs.looks else {}
+    needed = [name for name in ("direction", *(f"{role}_id" for role in SOURCES)) if name in records.column_names]
+    ids = records.select_columns(needed).with_format("pandas")[:]
     changed = {
         name: None
         for direction, kinds in MODALITIES.items()
         for role in SOURCES
         for known in [captions if kinds[role] == "text" else looks]
-        for name, content in _held(records, known, direction, role)
+        for name, content in _held(records, ids, known, direction, role)
         if known[name] != content
     }
     refuse_changed("The dataset of records", list(changed))
 
 
-def _held(records: Dataset, ids: Collection[str], direction: str, role: str) -> Iterator[tuple[str, str]]:
-    """Yield the id of each item of a role that is among `ids`, with its caption, or with the look of its picture."""
+def _held(
+    records: Dataset, ids: pd.DataFrame, known: Collection[str], direction: str, role: str
+) -> Iterator[tuple[str, str]]:
+    """Yield the id of each item of a role that is known, with its caption, or with the look of its picture."""
     kind = MODALITIES[direction][role]
     name, column = f"{role}_id", f"{role}_{kind}"
     if not {name, column} <= set(records.column_names):
         return
-    rows = records.select_columns(["direction", name]).with_format("pandas")[:]
-    rows = rows[(rows["direction"] == direction) & rows[name].isin(list(ids))]
+    rows = ids[(ids["direction"] == direction) & ids[name].isin(list(known))]
     if kind == "image":
         rows = rows.drop_duplicates(name)
         rows = rows.iloc[:: len(rows) // PICTURES + 1]
-    held = records.select(rows.index)
-    found = held[column][:] if kind == "text" else [each.look for each in inspect_images(held, column)]
+    if kind == "text":
+        found = records[column][rows.index.tolist()]
+    else:
+        found = [each.look for each in inspect_images(records.select(rows.index), column)]
     yield from (item for item in zip(rows[name], found, strict=True) if item[1] not in (None, "", ABSENT))
