@@ -64,12 +64,6 @@ def column(name: str, value=None):
     return change
 
 
-def undecodable(table: pa.Table) -> pa.Table:
-    cells = [cell and {"bytes": b"no image", "path": None} for cell in table["edit_image"].to_pylist()]
-    place, field = table.column_names.index("edit_image"), table.schema.field("edit_image")
-    return table.set_column(place, field, pa.array(cells, field.type))
-
-
 def rewrite(path: Path, change) -> None:
     """Change a table, and the digest in its name: `datasets` caches by names."""
     pq.write_table(change(pq.read_table(path)), path)
@@ -88,7 +82,6 @@ AGAIN = "Delete its folder, and make it again with `repair-hf mine`"
     [
         (MINE, "mined/summary.json", b'{"directions"', ADVICE),
         (MINE, "mined/summary.json", b"{}", "it lacks ['directions', 'positives_by_equal_text']"),
-        (MINE, "mined/summary.json", b"[" * 100_000, ADVICE),
         (MINE, "mined/config.yaml", b"a: [1", ADVICE),
         (MINE, "mined/config.yaml", b"\xff\xfe\x00", ADVICE),
         (EVALUATE, "evaluated/summary.json", b"[]", "expected keys and values, got a list"),
@@ -100,19 +93,9 @@ AGAIN = "Delete its folder, and make it again with `repair-hf mine`"
         (SYNTHESIZE, "mined/failures.parquet", column("q", -1), "were mined from other pairs"),
         (SYNTHESIZE, "mined/failures.parquet", column("direction", "t3i"), "have a `direction` of ['t3i']"),
         (SYNTHESIZE.replace(" --any-model", ""), "mined/config.yaml", b"{", AGAIN),
-        *((words, "records/records", b"PAR1" * 9, "is damaged") for words in (f"{TRAIN} --records {{records}}", SHOW)),
-        *(
-            (words, "records/records", column("fp_id"), "Records lack the columns ['fp_id']")
-            for words in (f"{TRAIN} --records {{records}}", SHOW, ANALYZE)
-        ),
-        *(
-            (words, "records/dropped", column("reason"), "Dropped failures lack the columns ['reason']")
-            for words in (f"{SHOW} --dropped gt_invalid", ANALYZE)
-        ),
-        *(
-            (words, "records/records", undecodable, "cannot be decoded")
-            for words in (f"{TRAIN} --records {{records}}", SHOW, ANALYZE)
-        ),
+        (SHOW, "records/records", b"PAR1" * 9, "is damaged"),
+        (f"{TRAIN} --records {{records}}", "records/records", column("fp_id"), "Records lack the columns ['fp_id']"),
+        (ANALYZE, "records/dropped", column("reason"), "Dropped failures lack the columns ['reason']"),
     ],
 )
 def test_a_damaged_file_is_one_line(words, file, damage, wanted, names, capsys):

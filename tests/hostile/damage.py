@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 Damage = Callable[[Path], Any]
 LISTENER = socket.create_server(("127.0.0.1", 0))
 ADDRESS = f"://127.0.0.1:{LISTENER.getsockname()[1]}/x.png"
-DEEP = b"[" * 100_000
+DEEP = b"[" * 20_000
 ODD = {"image": "odd.png", "captions": ["an odd one"]}
 
 

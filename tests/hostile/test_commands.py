@@ -26,6 +26,8 @@ READ_RECORDS = (
     "show {records} --output {out}/sheet.html",
     "analyze {records} --output {out}",
     "figure case {records} --output {out}/case.svg",
+    "annotate edits {records}",
+    "push records {records} --repo me/x --no-embed-source-images --dry-run",
     "push records {records} --repo me/x --dry-run",
 )
 READ_MODEL = (

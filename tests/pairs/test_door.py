@@ -166,20 +166,6 @@ def test_records_with_an_image_outside_are_an_error(path_of, good_records, recor
             load(data)
 
 
-@pytest.mark.parametrize("way", ["absolute", "http"])
-def test_no_command_shows_or_sends_it(path_of, good_records, records_folder, pairs_folder, tmp_path, capsys, way):
-    path = path_of(way)
-    data = str(with_cell(good_records, records_folder, tmp_path / "data", "edit_image", {"bytes": None, "path": path}))
-    commands = [["show", data], ["push", "records", data, "--repo", "me/x", "--dry-run"], ["analyze", data]]
-    commands += [["push", "records", data, "--repo", "me/x", "--no-embed-source-images", "--dry-run"]]
-    commands += [["annotate", "edits", data], ["figure", "case", data]]
-    for words in commands:
-        output = [] if words[0] in ("push", "annotate") else ["--output", str(tmp_path / "out.html")]
-        assert main([*words, *output]) == 2, words
-        assert "Traceback" not in capsys.readouterr().err
-    assert not (tmp_path / "out.html").exists()
-
-
 def test_records_may_name_files_of_their_own_and_push_wants_bytes(good_records, records_folder, tmp_path, capsys):
     (tmp_path / "data").mkdir()
     PIL.Image.new("RGB", (8, 8), "blue").save(tmp_path / "data" / "own.png")
