@@ -125,6 +125,7 @@ def _is_relative(path: str | None) -> bool:
 
 def _paths(rows: Dataset, column: str) -> Iterable[str | None]:
     """Yield the path of each cell without bytes, and None for the others."""
-    for table in undecoded(rows, column).with_format("arrow").iter(1000):
-        contents, paths = _fields(table[column])
+    cells = rows.with_format("arrow")[column]  # which decodes nothing
+    for start in range(0, len(rows), CELLS_PER_READ):
+        contents, paths = _fields(cells[start : start + CELLS_PER_READ])
         yield from pc.if_else(contents.is_null(), paths, None).to_pylist()
