@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -227,14 +228,14 @@ def summarize(records: Dataset, dropped: Dataset) -> dict[str, dict[str, Any]]:
 
 def _load(path_or_repo: str | Path, config: str, features: Features, revision: str | None) -> Dataset:
     source = name_for_datasets(path_or_repo)
-    nothing = Dataset.from_dict({name: [] for name in features}, features=features)
+    nothing = partial(Dataset.from_dict, dict.fromkeys(features, []), features=features)
     try:
         if config == "dropped" and get_dataset_config_names(source, revision=revision) == ["records"]:
-            return nothing  # every failure was repaired, see `save_records`
+            return nothing()  # every failure was repaired, see `save_records`
         builder = load_dataset_builder(source, config, revision=revision)
         builder.download_and_prepare()
         has_rows = builder.info.splits["train"].num_examples  # `as_dataset` fails for a split without rows
-        rows = builder.as_dataset(split="train") if has_rows else nothing
+        rows = builder.as_dataset(split="train") if has_rows else nothing()
         return rows.select_columns([name for name in features if name in rows.column_names])
     except UNLOADABLE as error:  # nothing there, no network, or damaged files
         for file in sorted(Path(path_or_repo).glob(f"{config}/*.parquet")):
@@ -254,8 +255,9 @@ def check_columns(table: Dataset, features: Features = FEATURES, what: str = "Re
             f"{what} lack the columns {missing}; they have {table.column_names}. Make them with "
             "`repair-hf synthesize`."
         )
-    if wrong := [name for name, kind in features.items() if table.features[name] != kind]:
-        kinds = {name: table.features[name] for name in wrong}
+    found = table.features  # a copy each time
+    if wrong := [name for name, kind in features.items() if found[name] != kind]:
+        kinds = {name: found[name] for name in wrong}
         raise UserError(
             f"{what} have columns of other types: {kinds}. Cast them with `Dataset.cast` and the features of "
             "repair_hf.records.dataset."
