@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +21,7 @@ from repair_hf.pairs.dataset import load_pairs
 from repair_hf.pairs.rows import image_files
 from repair_hf.records.dataset import load_kept, load_records
 from repair_hf.runtime.options import UserError
+from tests.hostile import damage
 from tests.pairs.made_sources import kinds
 
 PATHS, ADDRESSES = ("absolute", "parent", "link"), ("file", "http", "https", "hf")
@@ -134,57 +134,42 @@ def test_a_folder_whose_files_are_all_links(pairs_folder, tmp_path, form):
     assert sorted(pairs.captions["caption"]) == names and len(pairs.images) == len(names)
 
 
-@pytest.fixture(scope="module")
-def good_records(records_folder):
-    file = next(records_folder.glob("records/*.parquet"))
-    return pq.read_table(file), file.name
-
-
-def with_cell(good: tuple[pa.Table, str], folder: Path, data: Path, column: str, cell: dict | None) -> Path:
-    """Copy a folder of records, and put a cell into a column of its first row, in a file of a new name."""
-    table, name = good
-    shutil.copytree(folder, data, dirs_exist_ok=True)
-    digest, own = name[-16:-8], secrets.token_hex(4)  # `datasets` caches by names
-    (data / "README.md").write_text((data / "README.md").read_text().replace(digest, own))
-    (data / "records" / name).unlink()
-    cells = [cell, *table[column].to_pylist()[1:]]
-    changed = table.set_column(
-        table.column_names.index(column), table.field(column), pa.array(cells, table.field(column).type)
-    )
-    pq.write_table(changed, data / "records" / name.replace(digest, own))
+def with_cell(records: Path, data: Path, column: str, cell: dict | None) -> Path:
+    """Copy a folder of records, and put a cell into a column of its first row."""
+    damage.cells(column, [cell])(shutil.copytree(records, data, dirs_exist_ok=True))
     return data
 
 
 @pytest.mark.parametrize(
     ("way", "column"), [*((way, "q_image") for way in WAYS), *(("absolute", name) for name in CELLS[1:])]
 )
-def test_records_with_an_image_outside_are_an_error(path_of, good_records, records_folder, tmp_path, way, column):
+def test_records_with_an_image_outside_are_an_error(path_of, records_folder, tmp_path, way, column):
     path = path_of(way)
-    data = with_cell(good_records, records_folder, tmp_path / "data", column, {"bytes": None, "path": path})
+    data = with_cell(records_folder, tmp_path / "data", column, {"bytes": None, "path": path})
     for load in (load_records, load_kept, lambda source: load_kept(source, decode=False)):
         with pytest.raises(UserError, match=f"1 images of `{column}` cannot be used, such as that of row 0"):
             load(data)
 
 
-def test_records_may_name_files_of_their_own_and_push_wants_bytes(good_records, records_folder, tmp_path, capsys):
+def test_records_may_name_files_of_their_own_and_push_wants_bytes(records_folder, tmp_path, capsys):
     (tmp_path / "data").mkdir()
     PIL.Image.new("RGB", (8, 8), "blue").save(tmp_path / "data" / "own.png")
     cell = {"bytes": None, "path": "own.png"}
-    data = with_cell(good_records, records_folder, tmp_path / "data", "edit_image", cell)
+    data = with_cell(records_folder, tmp_path / "data", "edit_image", cell)
     assert load_records(data)[0]["edit_image"].getpixel((0, 0)) == (0, 0, 255)
     assert main(["push", "records", str(data), "--repo", "me/x", "--dry-run"]) == 2
     assert "gives images of `edit_image` as paths" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("target", ["blobs", "elsewhere"])
-def test_links_of_a_snapshot_lead_to_its_blobs_alone(good_records, records_folder, tmp_path, target):
+def test_links_of_a_snapshot_lead_to_its_blobs_alone(records_folder, tmp_path, target):
     """The layout of `snapshot_download`: files are links to `../../blobs`."""
     repo = tmp_path / "datasets--me--records"
     snapshot = repo / "snapshots" / "c0ffee"
     for folder in (snapshot.parent, repo / "blobs", tmp_path / "elsewhere"):
         folder.mkdir(parents=True)
     cell = {"bytes": None, "path": "own.png"}
-    data = with_cell(good_records, records_folder, snapshot, "edit_image", cell)
+    data = with_cell(records_folder, snapshot, "edit_image", cell)
     place = (repo if target == "blobs" else tmp_path) / target / "1234"
     PIL.Image.new("RGB", (8, 8), "blue").save(place, "PNG")
     (snapshot / "own.png").symlink_to(place)
@@ -195,10 +180,8 @@ def test_links_of_a_snapshot_lead_to_its_blobs_alone(good_records, records_folde
             load_records(data)
 
 
-def test_push_sends_no_file_that_is_a_link_and_none_that_the_readme_hides(
-    good_records, records_folder, tmp_path, capsys
-):
-    data = with_cell(good_records, records_folder, tmp_path / "data", "q_image", None)
+def test_push_sends_no_file_that_is_a_link_and_none_that_the_readme_hides(records_folder, tmp_path, capsys):
+    data = with_cell(records_folder, tmp_path / "data", "q_image", None)
     pq.write_table(pa.table({"x": ["secret"]}), tmp_path / "secret.parquet")
     (data / "records" / "more.parquet").symlink_to(tmp_path / "secret.parquet")
     assert main(["push", "records", str(data), "--repo", "me/x", "--dry-run"]) == 2
