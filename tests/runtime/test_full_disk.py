@@ -66,7 +66,7 @@ def test_synthesize_asks_again_only_what_was_in_flight(disk, clip_folder, tmp_pa
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     encoder = DualEncoder.from_pretrained(str(clip_folder))
     world = World.build(
-        tmp_path / "world", encoder, 16, keep=lambda row: row["direction"] == "i2t" or row["q"] % 8 == 0
+        tmp_path / "world", encoder, 10, keep=lambda row: row["direction"] == "i2t" or row["q"] % 8 == 0
     )
     log, words = tmp_path / "log.jsonl", [*world.command(clip_folder), "--llm", "openai/world", "--editor", "world"]
     with ChatServer(
@@ -76,7 +76,7 @@ def test_synthesize_asks_again_only_what_was_in_flight(disk, clip_folder, tmp_pa
         assert main([*words, "--output", str(tmp_path / "whole")]) == 0
         needed = len(log.read_text().splitlines())
         log.unlink()
-        filler = fill(disk, 512 * 1024)
+        filler = fill(disk, 384 * 1024)
         ends_in_one_line(words, disk / "out", capsys)
         asked = len(log.read_text().splitlines())
         assert 0 < asked < needed
