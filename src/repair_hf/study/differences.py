@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from repair_hf.evaluation.retrieval import DIRECTIONS, KS
-from repair_hf.study.plan import SCORED
-from repair_hf.study.results import MEASURES, Row
+from repair_hf.study.results import MEASURES, SCORED, Row
 
 RETRIEVAL = tuple(f"{way}_{kind}" for way in DIRECTIONS for kind in (*(f"R@{k}" for k in KS), "MRR"))
 NEAR = tuple(f"{way}_{measure}" for way in DIRECTIONS for measure in MEASURES)

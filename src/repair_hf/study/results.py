@@ -30,6 +30,7 @@ from repair_hf.runtime.run_folder import write_atomically
 
 BASE = "base"
 MEASURES = ("truth", "edit")  # bits of a near miss, from the lowest
+SCORED = ("i2t_R@1", "t2i_R@1", "i2t_truth", "t2i_truth")  # both measures, in both directions
 MOST = 2**16 - 1  # ranks from here on count as one
 
 
