@@ -17,8 +17,8 @@ from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.evaluation.evaluate import evaluate
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import load_records
-from repair_hf.study.cells import fill_for, share_of_records
-from repair_hf.study.products import Products, has_edit
+from repair_hf.study.cells import fill_for
+from repair_hf.study.products import Products, has_edit, part_of
 from repair_hf.study.run import run_study
 from repair_hf.training.config import RepairConfig
 from tests.study.made_rows import setting
@@ -126,7 +126,7 @@ def test_every_arm_masks_what_is_known_to_match(tiny):
 
 def test_half_of_the_records_is_half_of_the_edits_and_in_each_larger_part(tiny):
     records = load_records(str(tiny[0] / "tiny" / "repair"))
-    parts = [share_of_records(records, share)["record_id"] for share in (0.25, 0.5, 1.0)]
+    parts = [part_of(records, share)["record_id"] for share in (0.25, 0.5, 1.0)]
     count = has_edit(records).sum()
     assert [len(part) for part in parts[:2]] == [round(count / 4), round(count / 2)]
     assert set(parts[0]) < set(parts[1]) < set(parts[2])

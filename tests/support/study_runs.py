@@ -5,7 +5,7 @@ from io import StringIO
 from pathlib import Path
 
 from repair_hf.cli.main import main
-from repair_hf.study.methods.context import Maker
+from repair_hf.study.methods.method import Maker
 from repair_hf.study.methods.registry import load_methods
 
 # LLM calls and images per sample: the paper's arithmetic, measured with our counters.

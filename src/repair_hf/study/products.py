@@ -29,8 +29,8 @@ from repair_hf.runtime.files import read_json
 from repair_hf.runtime.options import changed
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
-from repair_hf.study.methods.context import Maker, MakerContext
-from repair_hf.study.methods.method import Method, Records
+from repair_hf.study.methods.context import MakerContext
+from repair_hf.study.methods.method import Maker, Method, Records
 from repair_hf.study.methods.repair import REPAIR
 from repair_hf.study.methods.samples import DROPPED, SAMPLES
 from repair_hf.study.options import parse_budget
@@ -39,7 +39,9 @@ from repair_hf.synthesis.candidates import link_candidates
 from repair_hf.synthesis.models import ORACLE, local_weights, open_chat, open_editor, open_ledger, prompts_of
 from repair_hf.synthesis.outcome import NothingRepaired
 from repair_hf.synthesis.synthesize import synthesize
+from repair_hf.training.fills import uniforms
 
+KEEP_STREAM, EPOCH = 3, 2**31  # of the draws that choose a share of the data
 SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"
 
 
@@ -144,7 +146,7 @@ class Products:
         models = self.setting.models[None]
         # a maker without an LLM loads none, and the ceilings apply all the same
         none: dict[str, Any] = {"llm": ORACLE, "llm_base_url": None, "reasoning_effort": None, "batch": False}
-        llm = models.llm if maker.asks else replace(models.llm, **none)
+        llm = models.llm if maker.prompt else replace(models.llm, **none)
         with open_ledger(llm, folder) as ledger:
             chat = open_chat(llm, ledger)
             editor = open_editor(models.editor, models.llm) if "editor" in maker.means else None
@@ -185,12 +187,21 @@ def wording_digest(maker: Maker, prompts: Prompts = SHIPPED) -> str:
     """Digest the prompts for texts and images of a maker."""
     images = [prompts.image(fit_instruction(""))] if maker.edits else []
     images += [Drawing("")] if maker.draws else []
-    return digest([prompts.digest(tuple(maker.asks)), images])
+    return digest([prompts.digest((maker.prompt,) if maker.prompt else ()), images])
 
 
 def has_edit(records: Dataset) -> np.ndarray:
     """Return which records hold an edit, (n,)."""
     return np.array([similarities is not None for similarities in records["candidate_similarities"][:]], bool)
+
+
+def part_of(data: Dataset, share: float) -> Dataset:
+    """Select a random share of samples, or of records with an edit; a larger share contains every smaller one."""
+    if share >= 1:
+        return data
+    own = np.flatnonzero(has_edit(data)) if "candidate_similarities" in data.column_names else np.arange(len(data))
+    chance = uniforms(0, np.full(len(own), EPOCH), np.arange(len(own)), KEEP_STREAM)
+    return data.select(np.sort(own[np.argsort(chance, kind="stable")[: round(share * len(own))]]))
 
 
 def cost_of(folders: Sequence[Path]) -> tuple[int | None, int | None, float | None]:

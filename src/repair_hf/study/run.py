@@ -7,6 +7,7 @@ a method trains on, by `methods/`; `cells` trains and evaluates one method with 
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import shutil
 import time
@@ -23,8 +24,7 @@ from repair_hf.llm.batches import BatchesOpen
 from repair_hf.records.dataset import NoRecords
 from repair_hf.runtime.options import UserError, did_you_mean, fill
 from repair_hf.study.cells import run_cell
-from repair_hf.study.methods.context import Maker
-from repair_hf.study.methods.registry import check_installed
+from repair_hf.study.methods.method import Maker
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
 from repair_hf.study.plan import Plan
 from repair_hf.study.products import Products
@@ -196,7 +196,6 @@ def in_words(options: Iterable[str]) -> str:
 def check(settings: Sequence[Setting], wanted: Sequence[str]) -> None:
     """Report a missing or damaged split, model or package before anything is paid, also in a dry run."""
     methods, options = [settings[0].methods[name] for name in wanted], settings[0].options
-    check_installed(methods)
     for setting in settings:
         if setting.options.records:
             setting.records  # noqa: B018  # loads and checks them
@@ -205,7 +204,12 @@ def check(settings: Sequence[Setting], wanted: Sequence[str]) -> None:
                 setting.held_out(split)
         for method in methods:
             (llm, editor), means = setting.models_of(method.name), setting.means(method)
-            if "spacy_model" in means and setting.spacy_model != "world":
+            if method.needs and importlib.util.find_spec(method.needs) is None:
+                raise UserError(
+                    f"`{method.name}` needs a package that is not installed ({method.needs}): pip install "
+                    "'repair-hf[study]', or leave this method out."
+                )
+            if "spacy_model" in means:
                 load_parser(setting.spacy_model, noun_chunks=True)
             if "llm" in means:
                 check_llm(llm)

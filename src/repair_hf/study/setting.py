@@ -19,8 +19,7 @@ from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import PairsOptions, UserError, changed, fields_of, fill, neutral_names
 from repair_hf.runtime.run_folder import digest
-from repair_hf.study.methods.context import TOY
-from repair_hf.study.methods.method import Method, Records
+from repair_hf.study.methods.method import TOY, Method, Records
 from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.methods.repair import REPAIR
 from repair_hf.study.options import OWN_DATA, SIZES, StudyOptions, StudyPairsOptions

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel
 
@@ -43,25 +42,25 @@ async def edit_caption(
     messages = chat.prompts.chat(
         "edit_i2t", query_image=image, false_positive_caption=caption, edit_instruction=instruction
     )
+    return await write(chat, messages, "edit", candidates=candidates, seed=seed)
+
+
+async def write(chat: ChatModel, messages: list[dict], stage: str, *, candidates: int, seed: int) -> list[str | None]:
+    """Ask for texts; None stands for an answer without a text.
+
+    Raises:
+        AnswerError: If there is no text at all: the error of the first answer, or a refusal.
+    """
     answers = await chat.ask_many(
         messages,
         samples=candidates,
-        stage="edit",
+        stage=stage,
         direction="i2t",
         temperature=TEMPERATURE,
         max_tokens=MAX_TOKENS,
         seed=seed,
         schema=Written,
     )
-    return usable(answers)
-
-
-def usable(answers: Sequence[Any]) -> list[str | None]:
-    """Return the texts among several answers, each a `Written` or an error; None where there is none.
-
-    Raises:
-        AnswerError: If there is no text at all: the error of the first answer, or a refusal.
-    """
     texts = [answer.answer if isinstance(answer, Written) else None for answer in answers]
     if not any(texts):
         raise answers[0] if isinstance(answers[0], AnswerError) else RefusedAnswer("the model declined")
