@@ -26,9 +26,9 @@ def test_photographs_have_the_means_for_what_asks_nobody_and_no_more(tmp_path):
     found = setting(**own)
     assert found.spacy_model == "en_core_web_sm"
     assert set(found.methods) - set(lacking([found])) == {"vanilla", "negclip", "simclr"}
-    assert (lacking([found])["laclip"], lacking([found])["stablerep"]) == (["llm"], ["editor"])
+    assert (lacking([found])["laclip"], lacking([found])["stablerep"]) == ("`llm`", "`editor`")
     asked = setting(**own, llm=StudyLLMOptions("openai/gpt-4o"))
-    assert "repair-i2t" not in lacking([asked]) and lacking([asked])["repair"] == ["editor"]
+    assert "repair-i2t" not in lacking([asked]) and lacking([asked])["repair"] == "`editor`"
     given = setting(**own, records=["some/records"])
     assert {"repair", "repair-paper", "wo-repair"}.isdisjoint(lacking([given])) and "wo-qc" in lacking([given])
     with pytest.raises(UserError, match="`model` world/base knows the toy world alone"):

@@ -55,8 +55,8 @@ def run_cell(cell: Cell, setting: Setting, products: Products) -> Row:
         encoder, figures = _trained(cell, method, made, setting, setting.output / "cells" / cell.run)
         known |= costs(made, figures)
     cases = products.near_misses(cell.split)
-    known |= evaluate(encoder, setting.held_out(cell.split), cases)
-    return Row(cell, **known, **(queries(setting.held_out(cell.split), cases) if method is None else {}))
+    known |= evaluate(encoder, setting.load(cell.split), cases)
+    return Row(cell, **known, **(queries(setting.load(cell.split), cases) if method is None else {}))
 
 
 def evaluate(encoder: DualEncoder, pairs: Pairs, cases: list[Cases]) -> dict[str, Any]:

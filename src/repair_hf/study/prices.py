@@ -57,21 +57,21 @@ class Prices:
             models = self.setting.models_of(method.name)
             for part in method.parts.values():
                 asked = self._repair(part, models) if isinstance(part, Records) else self._maker(part, models)
-                for name, (_, cost) in asked.items():
+                for name, cost in asked.items():
                     if name not in found or cost.llm_calls >= found[name][1].llm_calls:
                         found[name] = models, cost
         return found
 
-    def _maker(self, maker: Maker, models: Models) -> Asked:
+    def _maker(self, maker: Maker, models: Models) -> dict[str, StageCost]:
         token_price, image_price = list_prices(*models)
-        found = {}
+        found: dict[str, StageCost] = {}
         if calls := maker.answers * self.captions:
             asked, answered = (calls * each for each in self._tokens(maker.prompt))
             price = asked * token_price[0] + answered * token_price[1] if token_price else None
-            found[maker.prompt] = models, StageCost(maker.prompt, "i2t", calls, 0, asked, answered, price)
+            found[maker.prompt] = StageCost(maker.prompt, "i2t", calls, 0, asked, answered, price)
         if count := (maker.edits + maker.draws) * self.captions:
             price = None if image_price is None else count * image_price
-            found[f"{maker.name}, images"] = models, StageCost("edit", "t2i", 0, count, 0, 0, price)
+            found[f"{maker.name}, images"] = StageCost("edit", "t2i", 0, count, 0, 0, price)
         return found
 
     @cache  # noqa: B019
@@ -84,7 +84,7 @@ class Prices:
         chats = [prompts.chat(prompt, caption=text, source_image=url) for text, url in zip(texts, urls, strict=True)]
         return sum(count_tokens(name, chat) for chat in chats) / len(rows), sum(map(text_tokens, texts)) / len(rows)
 
-    def _repair(self, wanted: Records, models: Models) -> Asked:
+    def _repair(self, wanted: Records, models: Models) -> dict[str, StageCost]:
         mining = self.setting.mining(wanted)
         most = mining["max_queries"] or self.captions
         counts = {"i2t": min(self.images, most) * mining["d_i2t"], "t2i": min(self.captions, most) * mining["d_t2i"]}
@@ -93,11 +93,8 @@ class Prices:
         token_price, image_price = list_prices(*models)
         rehearsal = self._rehearsal(find_llm(models.llm)[1], options.audited, models.llm.prompts)
         estimate = estimate_run(rehearsal, counts, options, price=token_price, image_price=image_price)
-        asks = f"{wanted.mine} {options.audited} {models.llm}"  # another editor asks for images alone
-        return {
-            f"{asks} {cost.stage} {cost.direction} {models.editor if cost.image_calls else ''}": (models, cost)
-            for cost in estimate
-        }
+        asks, makes = f"{wanted.mine} {options.audited} {models.llm}", f"{models.editor}"  # another editor only makes
+        return {f"{asks} {cost.stage} {cost.direction} {makes if cost.image_calls else ''}": cost for cost in estimate}
 
     @cache  # noqa: B019
     def _rehearsal(self, model: str, audited: bool, _: str | None) -> Rehearsal:

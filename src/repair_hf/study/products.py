@@ -22,7 +22,7 @@ from datasets import Dataset
 from repair_hf.evaluation.cases import Cases
 from repair_hf.evaluation.near_misses import load_near_misses
 from repair_hf.llm.ledger_file import has_payments, take_over
-from repair_hf.llm.prompts import SHIPPED, Drawing, Prompts, fit_instruction
+from repair_hf.llm.prompts import Drawing, fit_instruction
 from repair_hf.mining.mine import mine
 from repair_hf.records.dataset import NoRecords, build
 from repair_hf.runtime.files import read_json
@@ -86,7 +86,7 @@ class Products:
     @cache  # noqa: B019
     def near_misses(self, split: str) -> list[Cases]:
         """Return the near misses of a split: those that were given, or in a toy world those that this makes there."""
-        options, pairs = self.setting.options, self.setting.held_out(split)
+        options, pairs = self.setting.options, self.setting.load(split)
         if options.near_misses:
             return load_near_misses(list(options.near_misses), pairs) if split == options.test_split else []
         if self.setting.world is None:
@@ -167,27 +167,19 @@ class Products:
     def _stage(self, maker: Maker, folder: Path) -> Stage:
         """Return the folder of a maker's samples. Options that it does not use may change later."""
         models = self.setting.models[None]
-        used = {"editor": models.editor, "llm": models.llm}
-        weights = local_weights(models.editor).items()
-        inputs: dict[str, Any] = {
-            name: value for name, value in weights if name.removesuffix("_digest") in maker.means
-        }
-        if maker.parses:
-            inputs["spacy_model"] = self.setting.spacy_model
+        prompts, means = prompts_of(models.llm), maker.means
+        images = [prompts.image(fit_instruction(""))] if maker.edits else []
+        images += [Drawing("")] if maker.draws else []
+        inputs: dict[str, Any] = local_weights(models.editor) if "editor" in means else {}
+        inputs |= {"spacy_model": self.setting.spacy_model} if maker.parses else {}
         inputs |= {
             "maker": maker.name,
             "pairs_fingerprint": self.setting.pairs.fingerprint,
             "model_digest": self.setting.base.digest,
-            "prompts": wording_digest(maker, prompts_of(models.llm)),
+            "prompts": digest([prompts.digest((maker.prompt,) if maker.prompt else ()), images]),
         }
-        return Stage("study", folder, [value for name, value in used.items() if name in maker.means], inputs)
-
-
-def wording_digest(maker: Maker, prompts: Prompts = SHIPPED) -> str:
-    """Digest the prompts for texts and images of a maker."""
-    images = [prompts.image(fit_instruction(""))] if maker.edits else []
-    images += [Drawing("")] if maker.draws else []
-    return digest([prompts.digest((maker.prompt,) if maker.prompt else ()), images])
+        used = {"editor": models.editor, "llm": models.llm}
+        return Stage("study", folder, [options for name, options in used.items() if name in means], inputs)
 
 
 def has_edit(records: Dataset) -> np.ndarray:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import csv
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from repair_hf.study.results import MEASURES, SCORED, Cell
 
 Lines = Mapping[str, Arm]  # a line of the tables: name -> the base, an arm, or plain training of another length
 R1 = SCORED[:2]
+COSTS = {"samples": "samples", "LLM calls": "llm_calls", "images": "images", "dollars": "dollars"}  # columns of a row
 FEW = 200  # images; with fewer, an interval of R@1 is about ten points wide
 TOY = (
     "The world is a toy: its pictures are drawn, and its LLM and image editor are scripted. The numbers say nothing "
@@ -77,6 +77,30 @@ def plain_runs(arms: Sequence[Arm], datasets: Any) -> dict[str, Arm]:
     return {f"{PLAIN}{_of(cell.data, datasets)}, {cell.epochs:g} epochs": found[cell] for cell in kept}
 
 
+def cells_of(one: Arm) -> dict[str, str]:
+    """Format what the tables say of a line, by column: means over seeds, gains, and what data and training took."""
+    row, cell = one.rows[0], one.cell
+    found = {_head(name): mean_cell([each.metrics for each in one.rows], name) for name in (*RETRIEVAL, *NEAR)}
+    for name in (*SCORED, BOTH):
+        for against, column in (("compute", "gain"), ("steps", "gain at equal steps")):
+            found[f"{_head(name)}, {column}"] = str(one.gains[against].get(name, NONE))
+    if not one.same_steps:
+        return found | dict.fromkeys(COSTS, NONE)
+    weight = f"{cell.grid_weight:g}" if cell.grid_weight else ""
+    for head, name in COSTS.items():  # of the part of the data that is trained on
+        found[head] = NONE if row[name] is None else f"{row[name] * row['share']:,.{2 * (name == 'dollars')}f}"
+    return found | {
+        "samples trained on": f"{row['samples_encoded']:,}",
+        "learning rate": f"{cell.learning_rate:g}",
+        "epochs": f"{cell.epochs:g}",
+        "loss": " ".join(filter(None, (cell.fill, cell.loss, weight))) or NONE,
+        "steps": f"{row['steps']:,}",
+        "items": f"{row['items']:,.0f}",
+        "seconds": f"{statistics.fmean(each['seconds'] for each in one.rows):,.0f}",
+        "steps for equal compute": f"{one.ratio:g}x",
+    }
+
+
 def left_out(plans: Sequence[Plan]) -> Finding | None:
     """List the methods without rows in the tables, with the reason."""
     reasons = {f"{name} on {plan.setting.name}": why for plan in plans for name, why in plan.left_out.items()}
@@ -91,7 +115,7 @@ def summary(lines: Lines) -> Finding:
     """Tabulate R@1, near misses, the gain over plain training at equal compute, and the cost of the data."""
     metrics = _measured(lines)
     gained = [*metrics, BOTH]
-    columns = _means(metrics) | {f"{_head(name)}, gain": partial(_gain, "compute", name) for name in gained} | COSTS
+    table = _table(lines, [*map(_head, metrics), *(f"{_head(name)}, gain" for name in gained), *COSTS])
     sizes = sorted({len(one.rows[0].ranks["i2t"]) for one in lines.values()})
     seeds = max((len(one.rows) for one in lines.values()), default=0)
     alone = "" if seeds > 1 else " (one seed: other images alone)"
@@ -103,50 +127,47 @@ def summary(lines: Lines) -> Finding:
         "mean of the gains before it. "
         f"These are {len(_compared(lines)) * len(gained)} comparisons; one in twenty excludes 0 by chance."
     )
-    return Finding("summary", "In one table", note, _table(lines, columns))
+    return Finding("summary", "In one table", note, table)
 
 
 def retrieval(lines: Lines, papers: Mapping[str, str]) -> Finding:
     """Tabulate R@1, R@5, R@10 and MRR of all trainings; `papers` says which dataset of RePair's paper a dataset is."""
-    columns: Columns = {label(name): partial(_mean, name) for name in RETRIEVAL}
+    table = _table(lines, [*map(_head, RETRIEVAL)])
     note = (
         "R@K in %: an annotated positive is among the top K. MRR: mean of 1 / rank of the best one. Ties are ranked "
         "pessimistically. ±: standard deviation over seeds."
     )
     if papers:
         published = {name: published_results(paper) for name, paper in papers.items()}
-
-        def figure(metric: str, arm: Arm) -> str:
-            figures = published.get(arm.cell.data, {}).get(arm.cell.method, {})
-            return f"{float(figures[metric]):.2f}" if figures.get(metric) else NONE
-
-        columns |= {f"paper: {label(name)}": partial(figure, name) for name in R1}
+        for name in R1:
+            figures = [published.get(one.cell.data, {}).get(one.cell.method, {}).get(name) for one in lines.values()]
+            table[f"paper: {label(name)}"] = [f"{float(each):.2f}" if each else NONE for each in figures]
         named = " and ".join(papers.values())
         note += f" The columns `paper` hold the figures of RePair's paper for {named}; they were not measured here."
     data = [{"method": name, "seed": row.cell.seed, **row.metrics} for name, one in lines.items() for row in one.rows]
-    return Finding("retrieval", "Retrieval", note, _table(lines, columns), data=pd.DataFrame(data))
+    return Finding("retrieval", "Retrieval", note, table, data=pd.DataFrame(data))
 
 
 def near_misses(lines: Lines) -> Finding | None:
     """Tabulate the accuracies on near misses, if there are any."""
-    measured = {name: one for name, one in lines.items() if one.rows[0].near}
+    measured = {name: one for name, one in lines.items() if not set(NEAR).isdisjoint(one.rows[0].metrics)}
     if not measured:
         return None
-    near = next(iter(lines.values())).rows[0].near
+    near = next(iter(lines.values())).rows[0].queries
     counts = [f"{len(near[f'{way}_truth']):,} {way.upper()}" for way in DIRECTIONS if f"{way}_truth" in near]
     note = (
         f"{', '.join(counts)}: failures of the base in this split, audited and repaired. *Truth*: share in which the "
         "query is nearer to the truth than to the false positive, 0 for the base. *Edit*: nearer to the edit than to "
         "what it was made from."
     )
-    return Finding("near_misses", "Near misses", note, _table(measured, _means(NEAR)))
+    return Finding("near_misses", "Near misses", note, _table(measured, [*map(_head, NEAR)]))
 
 
 def gains(lines: Lines) -> Finding | None:
     """Tabulate each arm's gain over plain training at equal steps; the CSV has that at equal compute, too."""
     if not (compared := _compared(lines)):
         return None
-    columns: Columns = {_head(name): partial(_gain, "steps", name) for name in (*_measured(compared), BOTH)}
+    heads = {f"{_head(name)}, gain at equal steps": _head(name) for name in (*_measured(compared), BOTH)}
     data = [
         {"method": name, "against": f"equal {against}", "metric": metric}
         | {bound: getattr(found, bound) for bound in ("mean", "low", "high")}
@@ -158,7 +179,7 @@ def gains(lines: Lines) -> Finding | None:
         "Gain over plain training of as many steps, in points, with the 95% interval (*: excludes 0). Steps for equal "
         "compute: as many as encode the method's images or captions, whichever is more."
     )
-    table = _table(compared, columns | {"steps for equal compute": lambda one: f"{one.ratio:g}x"})
+    table = _table(compared, [*heads, "steps for equal compute"]).rename(columns=heads)
     return Finding("gains", "Against plain training of equal steps", note, table, data=pd.DataFrame(data))
 
 
@@ -190,21 +211,13 @@ def default(lines: Lines) -> Finding | None:
 
 def cost(lines: Lines) -> Finding:
     """Tabulate what each arm's data and training cost, and its settings."""
-    columns = COSTS | {
-        "samples trained on": lambda one: f"{one.rows[0]['samples_encoded']:,}",
-        "learning rate": lambda one: f"{one.cell.learning_rate:g}",
-        "epochs": lambda one: f"{one.cell.epochs:g}",
-        "loss": _losses,
-        "steps": lambda one: f"{one.rows[0]['steps']:,}",
-        "items": lambda one: f"{one.rows[0]['items']:,.0f}",
-        "seconds": lambda one: f"{statistics.fmean(row['seconds'] for row in one.rows):,.0f}",
-    }
+    heads = "samples trained on,learning rate,epochs,loss,steps,items,seconds".split(",")
     note = (
         "Calls, images and dollars as if methods shared nothing, rejects included; dollars at list prices, 0 for "
         "models on this machine. Items: images and captions that the training encoded."
     )
     trained = {name: one for name, one in lines.items() if one.same_steps}
-    return Finding("cost", "Cost", note, _table(trained, columns))
+    return Finding("cost", "Cost", note, _table(trained, [*COSTS, *heads]))
 
 
 def tuning(plans: Sequence[Plan]) -> Finding | None:
@@ -255,37 +268,6 @@ def _head(metric: str) -> str:
     return metric if metric == BOTH else f"{way.upper()} near {measure}" if measure in MEASURES else label(metric)
 
 
-Columns = dict[str, Callable[[Arm], str]]  # head -> cell of a line
-
-
-def _table(lines: Lines, columns: Columns) -> pd.DataFrame:
-    cells = {head: [cell(one) for one in lines.values()] for head, cell in columns.items()}
-    return pd.DataFrame({"method": list(lines), **cells})
-
-
-def _means(metrics: Sequence[str]) -> Columns:
-    return {_head(name): partial(_mean, name) for name in metrics}
-
-
-def _mean(metric: str, one: Arm) -> str:
-    return mean_cell([row.metrics for row in one.rows], metric)
-
-
-def _gain(against: str, metric: str, one: Arm) -> str:
-    return str(one.gains[against].get(metric, NONE))
-
-
-def _cost(name: str, one: Arm) -> str:
-    """Return what the part of the data that is trained on has cost; a dash for the base, and if nothing is known."""
-    row = one.rows[0]
-    is_known = one.same_steps and row[name] is not None
-    return f"{row[name] * row['share']:,.{2 if name == 'dollars' else 0}f}" if is_known else NONE
-
-
-def _losses(one: Arm) -> str:
-    weight = f"{one.cell.grid_weight:g}" if one.cell.grid_weight else ""
-    return " ".join(filter(None, (one.cell.fill, one.cell.loss, weight))) or NONE
-
-
-_COLUMNS = {"samples": "samples", "LLM calls": "llm_calls", "images": "images", "dollars": "dollars"}
-COSTS: Columns = {head: partial(_cost, name) for head, name in _COLUMNS.items()}
+def _table(lines: Lines, heads: Sequence[str]) -> pd.DataFrame:
+    cells = [{"method": name} | cells_of(one) for name, one in lines.items()]
+    return pd.DataFrame(cells).reindex(columns=["method", *heads])

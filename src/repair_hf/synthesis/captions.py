@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel
 
@@ -46,11 +47,7 @@ async def edit_caption(
 
 
 async def write(chat: ChatModel, messages: list[dict], stage: str, *, candidates: int, seed: int) -> list[str | None]:
-    """Ask for texts; None stands for an answer without a text.
-
-    Raises:
-        AnswerError: If there is no text at all: the error of the first answer, or a refusal.
-    """
+    """Ask for several texts, as `usable` returns them; errors are those of `usable`."""
     answers = await chat.ask_many(
         messages,
         samples=candidates,
@@ -61,6 +58,15 @@ async def write(chat: ChatModel, messages: list[dict], stage: str, *, candidates
         seed=seed,
         schema=Written,
     )
+    return usable(answers)
+
+
+def usable(answers: Sequence[Any]) -> list[str | None]:
+    """Return the texts among several answers, each a `Written` or an error; None where there is none.
+
+    Raises:
+        AnswerError: If there is no text at all: the error of the first answer, or a refusal.
+    """
     texts = [answer.answer if isinstance(answer, Written) else None for answer in answers]
     if not any(texts):
         raise answers[0] if isinstance(answers[0], AnswerError) else RefusedAnswer("the model declined")
