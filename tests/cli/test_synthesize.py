@@ -65,6 +65,37 @@ def test_a_finished_run_is_reported_and_priced_again_and_not_made_again(inputs, 
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()} == before
 
 
+def test_images_that_were_not_selected_can_go_and_no_run_with_this_model_misses_them(inputs, output, tmp_path):
+    def run(name: str, *words: str) -> tuple[list[dict], dict]:
+        folder = tmp_path / name
+        assert synthesize(*inputs, *WORLD, *NOISY, "--ledger", str(tmp_path), "--output", str(folder), *words) == 0
+        columns = ["record_id", "candidate", "candidate_similarities"]
+        return load_records(folder).select_columns(columns).to_list(), json.loads(
+            (folder / "summary.json").read_text()
+        )
+
+    kept = load_records(output)
+    wanted, found = run("one", "--no-keep-candidates")
+    assert [row["record_id"] for row in wanted] == kept["record_id"][:]
+    assert [row["candidate_similarities"] for row in wanted] == kept["candidate_similarities"][:]
+    files, lost = (sorted((tmp_path / "candidates").rglob(f"*{end}")) for end in (".png", ".lost"))
+    assert found["images"]["made"] == len(files) + len(lost) and files and lost
+    edits = {
+        (row["candidate"], tuple(row["candidate_similarities"]))
+        for row in kept.filter(lambda x: x["direction"] == "t2i")
+    }
+    assert len(files) == sum(
+        len({place, next(at for at, one in enumerate(of) if one is not None)}) for place, of in edits
+    )
+
+    (tmp_path / "one" / "summary.json").unlink()  # as if it had been killed at its end
+    assert run("one", "--no-keep-candidates")[0] == wanted
+    first, found = run("first", "--select", "first")
+    assert found["images"]["made"] == 0 and {row["candidate"] for row in first} != {row["candidate"] for row in wanted}
+    found = run("other", "--model", "world/base", "--any-model")[1]
+    assert found["images"]["made"] == len(lost)
+
+
 def test_a_ceiling_stops_a_run_and_does_not_count_what_other_folders_have_paid(inputs, tmp_path, capsys):
     one, other = tmp_path / "one", tmp_path / "other"
     for folder, more in ((one, []), (other, ["--answers-from", str(one)])):
