@@ -31,7 +31,7 @@ from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.options import Format, RepairOptions
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
-from repair_hf.synthesis.selection import select_captions, select_images
+from repair_hf.synthesis.selection import select_candidate, select_captions, select_images
 from repair_hf.synthesis.sources import SourceImages
 from repair_hf.synthesis.workers import RepairWorkers
 
@@ -54,8 +54,7 @@ class Synthesizer:
         images_made: How many candidate images the last run made, in all processes.
         images_found: How many were there from an earlier run.
         image_dollars: What these and those have cost at a provider.
-        unselected: Files of images that the last run did not need: neither selected, nor the first that differs,
-            which `select="first"` takes. With their similarities.
+        unselected: Files of images, with their similarities, that neither `select` would take.
         watch: If set, the main process calls it with every failure that it has finished.
 
     Example:
@@ -206,10 +205,11 @@ def unselected_files(tasks: Iterable[RepairTask]) -> dict[Path, float | None]:
     for task in tasks:
         assert task.selection is not None, "selection comes first"
         similarities = task.selection.similarities
-        differs = [place for place, value in enumerate(similarities) if value is not None]
-        needed |= {task.candidates[place] for place in (task.selection.candidate, *differs[:1]) if place is not None}
-        found |= dict(zip(task.candidates, similarities, strict=True))
-    return {path: value for path, value in found.items() if path is not None and path not in needed and path.is_file()}
+        is_there = [path is not None and path.is_file() for path in task.candidates]
+        choices = [select_candidate(similarities, select, is_there).candidate for select in ("nearest", "first")]
+        needed |= {task.candidates[place] for place in choices if place is not None}
+        found |= {path: similarities[place] for place, path in enumerate(task.candidates) if is_there[place]}
+    return {path: similarity for path, similarity in found.items() if path not in needed}
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
