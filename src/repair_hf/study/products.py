@@ -27,7 +27,7 @@ from repair_hf.mining.mine import mine
 from repair_hf.records.dataset import NoRecords, build
 from repair_hf.runtime.files import read_json
 from repair_hf.runtime.options import changed
-from repair_hf.runtime.run_folder import digest
+from repair_hf.runtime.run_folder import digest, write_json
 from repair_hf.runtime.stage import Stage
 from repair_hf.study.methods.context import MakerContext
 from repair_hf.study.methods.method import Maker, Method, Records
@@ -35,7 +35,8 @@ from repair_hf.study.methods.repair import REPAIR
 from repair_hf.study.methods.samples import DROPPED, SAMPLES
 from repair_hf.study.options import parse_budget
 from repair_hf.study.setting import NEAR_MISSES, Setting
-from repair_hf.synthesis.candidates import link_candidates
+from repair_hf.synthesis.candidate_files import link_candidates
+from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.models import ORACLE, local_weights, open_chat, open_editor, open_ledger, prompts_of
 from repair_hf.synthesis.outcome import NothingRepaired
 from repair_hf.synthesis.synthesize import synthesize
@@ -43,6 +44,7 @@ from repair_hf.training.fills import uniforms
 
 KEEP_STREAM, EPOCH = 3, 2**31  # of the draws that choose a share of the data
 SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"
+UNSELECTED = "unselected.json"  # candidate images to delete once the samples are finished
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,10 @@ class Products:
     def _samples(self, maker: Maker) -> Product:
         folder = self.setting.folder / maker.name
         summary = self._stage(maker, folder).run(lambda _: self._make(maker, folder))
+        if (folder / UNSELECTED).is_file():
+            for path in read_json(folder / UNSELECTED, needs=None):
+                Path(path).unlink(missing_ok=True)
+            (folder / UNSELECTED).unlink()
         samples = Dataset.from_file(str(folder / SAMPLES_FILE))
         return Product(samples, len(samples), summary["llm"], summary["images"], summary["dollars"])
 
@@ -151,8 +157,13 @@ class Products:
             chat = open_chat(llm, ledger)
             editor = open_editor(models.editor, models.llm) if "editor" in maker.means else None
             pairs, base, parser = self.setting.pairs, self.setting.base, self.setting.spacy_model
-            context = MakerContext(maker, pairs, base, chat, editor, spacy_model=parser)
+            save_as = models.editor.editor_format
+            context = MakerContext(maker, pairs, base, chat, editor, spacy_model=parser, save_as=save_as)
             rows = asyncio.run(context.run())
+        if not (models.editor.keep_candidates or isinstance(editor, HostedEditor)):
+            made = {str(path.absolute()) for path in context.files}
+            selected = {row["edit_image"]["path"] for row in rows if row.get("edit_image")}
+            write_json(folder / UNSELECTED, sorted(made - selected))
         samples = build(rows, folder / SAMPLES_FILE, SAMPLES)
         build(context.dropped, folder / DROPPED_FILE, DROPPED)
         return {

@@ -31,6 +31,7 @@ from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.captions import write
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
+from repair_hf.synthesis.options import Format
 from repair_hf.synthesis.selection import pixels_of, select_captions
 from repair_hf.synthesis.sources import SCENE, SourceImages, UnreadableImage, open_picture
 from repair_hf.synthesis.workers import work_through
@@ -61,8 +62,10 @@ class MakerContext:
         chat: The LLM.
         editor: The image editor; None if no image is made.
         spacy_model: Parser of captions: an installed model, a folder, or `world` for the toy world's own.
+        save_as: Format of new candidate images.
 
     Attributes:
+        files: Candidate images.
         llm_calls, images: Requests and candidate images, also repeated ones and those answered from the ledger.
     """
 
@@ -75,21 +78,24 @@ class MakerContext:
         editor: ImageEditor | HostedEditor | None,
         *,
         spacy_model: str = MODEL,
+        save_as: Format = "png",
     ) -> None:
         self.maker, self.pairs, self.encoder = maker, pairs, encoder
         self.chat, self.spacy_model = chat, spacy_model
         self.llm_calls = self.images = 0
+        self.files: set[Path] = set()
         self._dropped: dict[int, dict[str, str]] = {}  # caption -> row of `samples.DROPPED`
         self.sources = SourceImages(pairs.images)
         self.captions: list[str] = pairs.captions["caption"][:]
         names = pairs.images["image_id"][:]
         self._image_ids: list[str] = [names[row] for row in pairs.caption_image]  # of each caption
         self._candidates: dict[str, Candidates] = {}
+        how: dict[str, Any] = {"seed": SEED, "save_as": save_as}
         if maker.edits and editor is not None:
-            self._candidates["edit"] = Candidates(editor, self.sources, chat.ledger, count=maker.edits, seed=SEED)
+            self._candidates["edit"] = Candidates(editor, self.sources, chat.ledger, count=maker.edits, **how)
         if maker.draws and editor is not None:
             canvas = SourceImages(_canvas_like(pairs.images))
-            self._candidates["draw"] = Candidates(editor, canvas, chat.ledger, count=1, seed=SEED)
+            self._candidates["draw"] = Candidates(editor, canvas, chat.ledger, count=1, **how)
 
     async def run(self) -> list[dict[str, Any]]:
         """Make rows of `samples.SAMPLES`.
@@ -172,6 +178,7 @@ class MakerContext:
             candidates, image = self._candidates["edit"], int(self.pairs.caption_image[row])
             self.images += candidates.count
             files = _made(await candidates.make(image, instructions[row]))
+            self.files.update(files)
             before = pixels_of(self.sources.picture(image))
             changed = [path for path in files if pixels_of(open_picture(path.read_bytes())) != before]
             return _not_empty(changed, "no_op", "no candidate changed anything")
