@@ -126,8 +126,7 @@ class _PartSamples:
         self.part, self.owners, self.images, self.texts = part, owners, images, texts
         self.made_for = np.where(part != "negative", owners, -1)  # a negative is made from its caption, not for it
         originals = np.arange(len(caption_image) if part in REPLACING else 0)
-        groups = Groups(np.concatenate([originals, owners]), len(caption_image))
-        self.count, self._of_caption = groups.count[:-1], groups  # (M,) choices of each caption
+        self._of_caption = Groups(np.concatenate([originals, owners]), len(caption_image))
         self._images = np.concatenate([caption_image[originals], images, [-1]])
         self._texts = np.concatenate([originals, texts, [-1]])
 
