@@ -122,18 +122,11 @@ class Preprocessor:
             found[:, channel] = table.index_select(0, some.int().flatten()).view(some.shape)
         return found
 
-    def token_ids(self, captions: Sequence[str]) -> tuple[list[list[int]], int]:
-        """Tokenize captions, truncated to the model's maximal length, and count those that are truncated.
-
-        SigLIP's are padded to the maximal length, as in its training.
-        """
-        tokenizer, padding = self.processor.tokenizer, "max_length" if self.pads_fully else False
-        how: dict[str, Any] = {"padding": padding, "max_length": self.max_length, "return_attention_mask": False}
-        ids = tokenizer(list(captions), truncation=False, verbose=False, **how)["input_ids"]
-        too_long = [place for place, one in enumerate(ids) if len(one) > self.max_length]
-        for place in too_long:
-            ids[place] = tokenizer(captions[place], truncation=True, **how)["input_ids"]
-        return ids, len(too_long)
+    def token_ids(self, captions: Sequence[str]) -> list[list[int]]:
+        """Tokenize captions, truncated to the model's maximal length. SigLIP's are padded to it, as in training."""
+        how: dict[str, Any] = {"padding": "max_length" if self.pads_fully else False, "max_length": self.max_length}
+        found = self.processor.tokenizer(list(captions), truncation=True, return_attention_mask=False, **how)
+        return found["input_ids"]
 
     def batches(self, images: Any, size: int, share: slice) -> Iterator[Tensor]:
         """Yield a share of images in order, `size` at a time, as (n, 3, H, W) uint8; decode in advance.
@@ -225,15 +218,10 @@ def report_captions(tokenizer: Any, max_length: int, captions: Sequence[str]) ->
     for start in range(0, len(doubtful), TOKENIZED_AT_ONCE):
         some = doubtful[start : start + TOKENIZED_AT_ONCE]
         n_cut += sum(len(ids) > room for ids in tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"])
-    warn_of_cuts(n_cut, len(captions), max_length)
-    return n_cut
-
-
-def warn_of_cuts(n_cut: int, n: int, max_length: int) -> None:
-    """Log a warning if any of n captions are truncated."""
     if n_cut:
-        cut = f"{n_cut:,} of {n:,} captions were truncated"
+        cut = f"{n_cut:,} of {len(captions):,} captions were truncated"
         logger.warning("%s to %d tokens, the most that the model reads.", cut, max_length)
+    return n_cut
 
 
 def progress(share: slice, title: str | None, unit: str) -> tqdm:
