@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 
 from datasets import Dataset
 
@@ -36,14 +36,14 @@ def check_pairs(records: Dataset, pairs: Pairs) -> None:
     refuse_changed("The dataset of records", list(changed))
 
 
-def _held(records: Dataset, ids: Collection[str], direction: str, role: str) -> Iterator[tuple[str, str]]:
+def _held(records: Dataset, ids: Mapping[str, str], direction: str, role: str) -> Iterator[tuple[str, str]]:
     """Yield the id of each item of a role that is among `ids`, with its caption, or with the look of its picture."""
     kind = MODALITIES[direction][role]
     name, column = f"{role}_id", f"{role}_{kind}"
     if not {name, column} <= set(records.column_names):
         return
     rows = records.select_columns(["direction", name]).with_format("pandas")[:]
-    rows = rows[(rows["direction"] == direction) & rows[name].isin(list(ids))]
+    rows = rows[(rows["direction"] == direction) & rows[name].isin(ids.keys() & set(rows[name]))]
     if kind == "image":
         rows = rows.drop_duplicates(name)
         rows = rows.iloc[:: len(rows) // PICTURES + 1]
