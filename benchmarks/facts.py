@@ -35,7 +35,6 @@ from repair_hf.toyworld.captions import parse as parse_caption
 from repair_hf.toyworld.corpus import SEED, SPLITS, build_world, draw_scenes
 from repair_hf.toyworld.renderer import read_scene
 from repair_hf.toyworld.scenes import ERROR_TYPES, Scene, differences, facts_of, holds, satisfy
-from repair_hf.toyworld.truth import scenes_of, share_shown
 from repair_hf.toyworld.variations import unchanged
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.finetune import train
@@ -136,8 +135,8 @@ def _overlap(drawn: dict[str, list[Scene]]) -> dict[str, dict[str, float]]:
     test, *anew = (set(draw_scenes("test", SPLITS["test"], seed=SEED + k, domain="target")) for k in range(13))
     return {
         name: {
-            "test": 100 * share_shown(scenes, test),
-            "drawn anew": float(np.mean(shares := [100 * share_shown(scenes, split) for split in anew])),
+            "test": 100 * np.mean([scene in test for scene in scenes]),
+            "drawn anew": float(np.mean(shares := [100 * np.mean([s in split for s in scenes]) for split in anew])),
             "deviation": float(np.std(shares, ddof=1)),
         }
         for name, scenes in drawn.items()
@@ -189,7 +188,7 @@ def measure(run: str | Path) -> dict[str, Any]:
     """
     data = gather(run)
     pairs = recorded_pairs(run)
-    scenes = dict(zip(pairs.images["image_id"][:], scenes_of(pairs), strict=True))
+    scenes = {row["image_id"]: read_scene(row["image"]) for row in pairs.images}
     audited = _audited(data, scenes)
     edits = _edits(data, scenes)
     found: dict[str, Any] = {"audit": _agreement(audited)}

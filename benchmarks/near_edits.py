@@ -22,7 +22,6 @@ from datasets import Dataset, concatenate_datasets
 from repair_hf import RepairConfig, evaluate, load_pairs, load_records, train
 from repair_hf.toyworld.renderer import read_scene
 from repair_hf.toyworld.scenes import facts_of
-from repair_hf.toyworld.truth import scenes_of
 
 BASE = "world/base"
 MEASURES = ("i2t_R@1", "t2i_R@1", "near_misses_i2t_truth", "near_misses_t2i_truth")
@@ -37,7 +36,7 @@ def main() -> None:
     wanted = asked.parse_args()
     data = wanted.study / "small"
     pairs, test = (load_pairs(data / "world", split=split) for split in ("train", "test"))
-    shown = dict(zip(pairs.images["image_id"][:], map(facts_of, scenes_of(pairs)), strict=True))
+    shown = {row["image_id"]: facts_of(read_scene(row["image"])) for row in pairs.images}
     sets = halves(load_records(data / "repair"), load_records(data / "wo-failure"))
     rows = []
     for name, records in sets.items():

@@ -9,7 +9,7 @@ from provider_server import KEY
 from study_runs import stamps, study
 
 from repair_hf.cli.main import main
-from repair_hf.study.methods.context import TOY
+from repair_hf.study.methods.method import TOY
 from repair_hf.study.methods.registry import load_methods
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world

@@ -3,7 +3,6 @@
 import json
 import shutil
 
-import numpy as np
 import PIL.Image
 import pytest
 from datasets import Dataset
@@ -92,70 +91,6 @@ def test_images_of_equal_pixels_are_no_false_positives_of_each_other_and_are_cou
     assert said in capsys.readouterr().out
     mined = [{row["q_id"].partition("#")[0], row["fp_id"].partition("#")[0]} for row in rows(tmp_path / "out")]
     assert {"again.png", "red_circle.png"} not in mined and {"again.png", "blue_circle.png"} in mined
-
-
-REPORT = [  # query, right, wrong -> direction, q, gt, fp; or why not
-    ("A red circle on GREY paper.", "red_circle.png", "{data}/blue_circle.png", ("t2i", 0, 0, 6)),
-    ("red_circle.png#1", "{data}/red_circle.png", "red_square.png", ("t2i", 1, 0, 1)),
-    ("elsewhere/red_square.png", "a red square on grey paper", "red_circle.png#0", ("i2t", 1, 2, 0)),
-    ("red_circle.png#0", "red_square.png", "red_circle.png", "`wrong` is known to answer the query"),
-    ("red_circle.png#0", "red_circle.png", "blue_circle.png", "row 1 says the same"),
-    (
-        "a cow",
-        "red_circle.png",
-        "blue_circle.png",
-        "`query` 'a cow' is not an image or caption of the pairs",
-    ),
-    ("red_circle.png#0", "cow.png", "blue_circle.png", "`right` 'cow.png' is not an image of the pairs"),
-    ("red_circle.png", "red_circle.png#0", "a cow", "`wrong` 'a cow' is not a caption of the pairs"),
-    ("red_circle.png", "red_circle.png#0", "", "`wrong` '' is not a caption of the pairs"),
-    ("red_circle.png#0", "red_circle.png", "red_circle.png", "`right` and `wrong` are the same"),
-]
-
-
-def test_reported_failures_are_scored_and_ranked_in_place_of_mining(
-    flags, clip_folder, pairs_folder, tmp_path, capsys
-):
-    cells = [[cell.format(data=pairs_folder) for cell in row[:3]] for row in REPORT]
-    table = tmp_path / "complaints.jsonl"
-    table.write_text("\n".join(json.dumps(dict(zip(("query", "right", "wrong"), row, strict=True))) for row in cells))
-    flags += ["--reported", str(table)]
-    assert main([*flags, "--dry-run"]) == 0
-    assert "reported failures: 4 matched, 6 not" in capsys.readouterr().out
-    assert main(flags) == 0
-    assert f"cannot be used, with reasons: {tmp_path / 'out' / 'unmatched.jsonl'}" in capsys.readouterr().out
-    pairs = load_pairs(pairs_folder, split="all")
-    images, texts = DualEncoder.from_pretrained(str(clip_folder)).embed_pairs(pairs)
-    scores, found = images.astype(np.float64) @ texts.T.astype(np.float64), rows(tmp_path / "out")
-    assert [(row["direction"], row["q"], row["gt"], row["fp"]) for row in found] == [row[3] for row in REPORT[:3]]
-    for row in found:
-        column = scores[:, row["q"]] if row["direction"] == "t2i" else scores[row["q"]]
-        for role in ("gt", "fp"):
-            assert row[f"{role}_score"] == pytest.approx(column[row[role]], abs=1e-6)
-            assert row[f"{role}_rank"] == 1 + (column > column[row[role]]).sum()
-    unmatched = [json.loads(line) for line in (tmp_path / "out" / "unmatched.jsonl").read_text().splitlines()]
-    expected = [(k, *cells[k - 1], row[3]) for k, row in enumerate(REPORT, 1) if k > 3]
-    assert sorted(tuple(row.values()) for row in unmatched) == expected
-
-
-@pytest.mark.parametrize(
-    ("table", "more", "message"),
-    [
-        ("query,right,wrong\na,b,c\n", [], "No row of"),
-        ("query,right\na,b\n", [], "lacks the columns ['wrong']"),
-        ("query,right,wrong\na,b,c\n", ["--d-t2i", "2"], "`reported` replaces mining, so leave out"),
-        ({"query": [0], "right": [0], "wrong": [1]}, [], "`query` '0' is not an image or caption"),  # a number, also 0
-        (None, [], "`reported` must be a table (.csv, .tsv, .jsonl, .parquet) with the columns"),
-    ],
-)
-def test_a_report_that_cannot_be_used(flags, tmp_path, capsys, table, more, message):
-    name = "said.csv" if isinstance(table, str) else "said.parquet"
-    if isinstance(table, str):
-        (tmp_path / name).write_text(table)
-    elif table:
-        Dataset.from_dict(table).to_parquet(str(tmp_path / name))
-    assert main([*flags, "--reported", str(tmp_path / name), *more]) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_one_image_has_no_wrong_answer(flags, pairs_folder, tmp_path, capsys):

@@ -212,17 +212,6 @@ def test_the_outputs_of_a_recipe_lie_in_one_folder(recipe, tmp_path, capsys):
     assert f"must lie in one folder, which gets the later rounds; they lie in {tmp_path}" in capsys.readouterr().err
 
 
-def test_failures_mined_without_a_retriever_have_no_rounds(recipe, tmp_path, capsys):
-    """There is nothing to train."""
-    folder = copied(recipe, tmp_path)
-    mine = read(folder, "mine")
-    del mine["model"]
-    write(folder, "mine", mine | {"embeddings": "vectors"})
-    for more in ([], ["--dry-run"]):
-        assert main(["run", str(folder), *more]) == 2
-        assert f"{folder / 'mine.yaml'} has no `model` to train" in capsys.readouterr().err
-
-
 def test_what_the_recipe_has_made_by_itself_is_not_made_again(recipe, tmp_path, capsys):
     """The first round's failures and records are those of `mine` and `synthesize`, typed with the recipe."""
     made, out = copied(recipe, tmp_path), tmp_path / "out"

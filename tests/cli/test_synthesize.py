@@ -65,6 +65,33 @@ def test_a_finished_run_is_reported_and_priced_again_and_not_made_again(inputs, 
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()} == before
 
 
+def test_images_that_were_not_selected_can_go_and_no_run_with_this_model_misses_them(inputs, output, tmp_path):
+    def run(name: str, *words: str) -> tuple[list[dict], dict]:
+        folder = tmp_path / name
+        assert synthesize(*inputs, *WORLD, *NOISY, "--ledger", str(tmp_path), "--output", str(folder), *words) == 0
+        columns = ["record_id", "candidate", "candidate_similarities"]
+        return load_records(folder).select_columns(columns).to_list(), json.loads(
+            (folder / "summary.json").read_text()
+        )
+
+    kept = load_records(output)
+    first, found = run("first", "--select", "first", "--no-keep-candidates")
+    files, lost = (sorted((tmp_path / "candidates").rglob(f"*{end}")) for end in (".png", ".lost"))
+    assert found["images"]["made"] == len(files) + len(lost) and files and lost
+    scores = {tuple(row["candidate_similarities"]) for row in kept if row["direction"] == "t2i"}
+    needed = [{of.index(max(filter(None, of))), of.index(next(filter(None, of)))} for of in scores]
+    assert len(files) == sum(map(len, needed)) > len(needed)  # those of either `select`
+
+    wanted, found = run("nearest", "--no-keep-candidates")
+    assert [row["record_id"] for row in wanted] == kept["record_id"][:] != [row["record_id"] for row in first]
+    assert [row["candidate_similarities"] for row in wanted] == kept["candidate_similarities"][:]
+    (tmp_path / "nearest" / "summary.json").unlink()  # as if it had been killed at its end
+    again, found_again = run("nearest", "--no-keep-candidates")
+    assert again == wanted and found["images"]["made"] == found_again["images"]["made"] == 0
+    found = run("other", "--model", "world/base", "--any-model")[1]
+    assert found["images"]["made"] == len(lost)
+
+
 def test_a_ceiling_stops_a_run_and_does_not_count_what_other_folders_have_paid(inputs, tmp_path, capsys):
     one, other = tmp_path / "one", tmp_path / "other"
     for folder, more in ((one, []), (other, ["--answers-from", str(one)])):

@@ -149,7 +149,7 @@ def test_captions_in_several_shares_keep_their_rows(encoder, pairs, tmp_path, mo
 
 
 def test_names_the_item_whose_vector_is_broken(encoder):
-    token = encoder.preprocessor.token_ids(["yellow"])[0][0][1]
+    token = encoder.preprocessor.token_ids(["yellow"])[0][1]
     with torch.no_grad():
         encoder.model.text_model.embeddings.token_embedding.weight[token] = torch.nan
     with pytest.raises(UserError, match="1 of 2 vectors are zero or not finite, first for caption 'a yellow square'"):

@@ -133,7 +133,7 @@ def damaged(clip_folder, folder):
     ("make", "said"),
     [
         (text_only, r"reads text; give a model that reads image and text"),
-        (with_code, r"holds code, which this program does not run.* `repair-hf mine --embeddings`"),
+        (with_code, r"holds code, which this program does not run.* `mine_false_positives`"),
         (damaged, r"cannot be loaded by sentence-transformers: .* Save it again"),
     ],
 )

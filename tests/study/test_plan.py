@@ -86,7 +86,7 @@ def test_both_measures_choose():
     r1 = one.metrics["i2t_R@1"] + one.metrics["t2i_R@1"]
     assert score(one) == pytest.approx((r1 + 2) / 4)
     one.values |= {"near_i2t": None, "near_t2i": None}
-    del one.__dict__["near"], one.__dict__["metrics"]
+    del one.__dict__["queries"], one.__dict__["metrics"]
     assert score(one) == pytest.approx(r1 / 2)
 
 

@@ -1,4 +1,4 @@
-"""The file of results: what is kept, who may read it, and that processes add to it side by side."""
+"""The file of results: what is kept, and that processes add to it side by side."""
 
 import pytest
 
@@ -17,14 +17,10 @@ def test_two_readers_add_rows_to_one_file_and_read_them_as_they_were_written(tmp
     first.add(written)  # in place of the old one
     second.read()
     assert first.rows.keys() == second.rows.keys() == {CELL, base.cell}
-    one = second.find(CELL, options="x", content="y")
+    one = second.rows[CELL]
     assert one.cell == CELL and one.values == written.values | dict.fromkeys(one.values.keys() - written.values)
-    assert one.near.keys() == written.near.keys() and one.metrics == written.metrics
-    assert second.find(base.cell, options="x").near == {}
-    assert second.find(Cell("tiny", BASE, "validation"), options="x") is None
-    for wanted, says in (({"options": "o"}, "other options"), ({"options": "x", "content": "c"}, "other data")):
-        with pytest.raises(UserError, match=f"`repair` on `tiny` made .*{says}"):
-            second.find(CELL, **wanted)
+    assert one.metrics == written.metrics and "i2t_truth" in one.metrics
+    assert "i2t_truth" not in second.rows[base.cell].metrics
 
 
 def test_a_damaged_file_is_named(tmp_path):

@@ -1,12 +1,13 @@
 """What a study has the means for, whom it asks, and what decides its results."""
 
+import importlib.util
 from dataclasses import replace
 
 import pytest
 
 from repair_hf.runtime.options import UserError
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions
-from repair_hf.study.run import lacking
+from repair_hf.study.run import check, lacking
 from repair_hf.toyworld.corpus import build_world
 from tests.study.made_rows import setting, settings_of
 
@@ -25,13 +26,20 @@ def test_photographs_have_the_means_for_what_asks_nobody_and_no_more(tmp_path):
     found = setting(**own)
     assert found.spacy_model == "en_core_web_sm"
     assert set(found.methods) - set(lacking([found])) == {"vanilla", "negclip", "simclr"}
-    assert (lacking([found])["laclip"], lacking([found])["stablerep"]) == (["llm"], ["editor"])
+    assert (lacking([found])["laclip"], lacking([found])["stablerep"]) == ("`llm`", "`editor`")
     asked = setting(**own, llm=StudyLLMOptions("openai/gpt-4o"))
-    assert "repair-i2t" not in lacking([asked]) and lacking([asked])["repair"] == ["editor"]
+    assert "repair-i2t" not in lacking([asked]) and lacking([asked])["repair"] == "`editor`"
     given = setting(**own, records=["some/records"])
     assert {"repair", "repair-paper", "wo-repair"}.isdisjoint(lacking([given])) and "wo-qc" in lacking([given])
     with pytest.raises(UserError, match="`model` world/base knows the toy world alone"):
         setting(size=None, pairs=str(tmp_path))
+
+
+def test_a_missing_package_is_named_before_anything_starts(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    check([setting()], ["laclip", "repair"])
+    with pytest.raises(UserError, match=r"`simclr` needs a package .* \(kornia\): pip install 'repair-hf\[study\]'"):
+        check([setting()], ["laclip", "simclr"])
 
 
 def test_what_decides_a_method_is_what_it_uses():
@@ -74,6 +82,7 @@ def test_a_swap_differs_in_what_it_names_and_another_provider_is_not_sought_at_t
     "options, says",
     [
         ({"swaps": {"a/b": {}}}, "`swaps` has 'a/b'"),
+        ({"swaps": {"laclip": {}}}, "'laclip', which is another method"),
         ({"swaps": {"a": "gpt-4o"}}, "`swaps` a has 'gpt-4o'; give its options by name"),
         ({"swaps": {"a": {"max_usd": 3}}}, "`swaps` a has `max_usd`, which is one for all methods"),
         ({"swaps": {"a": {"editor_stebs": 3}}}, "`swaps` a: .*Did you mean `editor_steps`"),
@@ -100,3 +109,4 @@ def test_a_dataset_has_options_of_its_own():
         ("me/clip", "coco30k"),
     ]
     assert [each.pairs_options.pairs for each in found] == ["runs/study/one/world", "x"]
+    assert found[0].digest("negclip", "test") == setting(size="small").digest("negclip", "test")  # as if it were alone

@@ -17,8 +17,9 @@ from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.evaluation.evaluate import evaluate
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import load_records
-from repair_hf.study.cells import fill_for, share_of_records
-from repair_hf.study.products import Products, has_edit
+from repair_hf.study.cells import fill_for
+from repair_hf.study.options import StudyEditorOptions
+from repair_hf.study.products import UNSELECTED, Products, has_edit, part_of
 from repair_hf.study.run import run_study
 from repair_hf.training.config import RepairConfig
 from tests.study.made_rows import setting
@@ -124,9 +125,24 @@ def test_every_arm_masks_what_is_known_to_match(tiny):
         assert truth.known(image, torch.tensor([one])).item(), name
 
 
+def test_images_that_became_no_sample_can_go_once_the_samples_are_finished(tmp_path):
+    found = setting(output=str(tmp_path), editor=StudyEditorOptions(keep_candidates=False))
+    method = found.methods["coco-cf"]
+    product = Products(found).of(method)["negative"]
+    cells = product.data.with_format("arrow")[:]["edit_image"].to_pylist()
+    files = {str(path) for path in tmp_path.glob("candidates/*/*.png")}
+    assert files == {cell["path"] for cell in cells} and 0 < len(files) < product.images
+    left = tmp_path / "candidates" / "left.png"  # as if it had been killed before the last one
+    left.write_bytes(b"-")
+    (tmp_path / "tiny" / "coco-cf" / UNSELECTED).write_text(json.dumps([str(left), str(tmp_path / "gone.png")]))
+    again = Products(found).of(method)["negative"]
+    assert not left.exists() and again.data.to_list() == product.data.to_list()
+    assert not list(tmp_path.rglob(UNSELECTED))
+
+
 def test_half_of_the_records_is_half_of_the_edits_and_in_each_larger_part(tiny):
     records = load_records(str(tiny[0] / "tiny" / "repair"))
-    parts = [share_of_records(records, share)["record_id"] for share in (0.25, 0.5, 1.0)]
+    parts = [part_of(records, share)["record_id"] for share in (0.25, 0.5, 1.0)]
     count = has_edit(records).sum()
     assert [len(part) for part in parts[:2]] == [round(count / 4), round(count / 2)]
     assert set(parts[0]) < set(parts[1]) < set(parts[2])

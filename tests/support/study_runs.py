@@ -5,15 +5,8 @@ from io import StringIO
 from pathlib import Path
 
 from repair_hf.cli.main import main
-from repair_hf.study.methods.context import Maker
+from repair_hf.study.methods.method import Maker
 from repair_hf.study.methods.registry import load_methods
-
-# LLM calls and images per sample: the paper's arithmetic, measured with our counters.
-PER_SAMPLE = {
-    "vanilla": (0, 0), "negclip": (0, 0), "simclr": (0, 0), "stablerep": (0, 1), "laclip": (1, 0),
-    "tripletclip": (1, 1), "sugarcrepe": (3, 0), "alia": (1, 3), "coco-cf": (3, 3),
-    "repair-i2t": (5, 0), "repair-t2i": (2, 3), "new-pairs": (0, 0),
-}  # fmt: skip
 
 
 def load_makers() -> dict[str, Maker]:

@@ -29,10 +29,10 @@ class Painter:
         return image
 
 
-def make(editor, sources, folder: Path, jobs: list[tuple[int, str]], count: int = 3, seed: int = 0) -> list:
+def make(editor, sources, folder: Path, jobs: list[tuple[int, str]], count: int = 3, seed: int = 0, **how) -> list:
     async def work():
         with ledger_in(folder) as ledger:
-            candidates = Candidates(editor, sources, ledger, count=count, seed=seed)
+            candidates = Candidates(editor, sources, ledger, count=count, seed=seed, **how)
             async with candidates.open():
                 made = await asyncio.gather(*(candidates.make(fp, word) for fp, word in jobs))
             return made, candidates.made, candidates.found

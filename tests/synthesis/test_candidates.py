@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import numpy as np
 import pytest
 from ledgers import ledger_in
 
 from repair_hf.runtime.options import UserError
+from repair_hf.synthesis.candidate_files import let_go, lost_similarity, was_let_go
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.sources import open_picture
@@ -85,6 +87,39 @@ def test_a_file_stands_for_all_that_made_it(change, sources, tmp_path):
     ((paths,), *_) = make(sources=sources, folder=tmp_path, **given)
     ((others,), *_) = make(sources=sources, folder=tmp_path, **given | change)
     assert not set(paths) & set(others)
+
+
+@pytest.mark.parametrize(("save_as", "suffix"), [("png", ".png"), ("webp", ".webp"), ("jpeg", ".jpg")])
+def test_an_image_is_made_once_whatever_its_format(save_as, suffix, sources, tmp_path):
+    ((paths,), *_) = make(Painter(), sources, tmp_path, [(0, "red")], save_as=save_as)
+    for path in paths:
+        made, file = (
+            Painter()._paint(sources.picture(0), "red", int(path.stem[:8], 16)),
+            open_picture(path.read_bytes()),
+        )
+        off = np.abs(np.asarray(made, int) - np.asarray(file, int))
+        assert path.suffix == suffix and (off.mean() < 2 if save_as == "jpeg" else off.max() == 0)
+    for other in ("png", "webp", "jpeg"):
+        ((again,), made, found) = make(Painter(), sources, tmp_path, [(0, "red")], save_as=other)
+        assert again == paths and (made, found) == (0, 3)
+    paths[0].write_bytes(paths[0].read_bytes()[:-9])  # a disk lost its end
+    ((again,), made, _) = make(Painter(), sources, tmp_path, [(0, "red")], save_as=save_as)
+    assert made == 1 and again == paths and paths[0].with_suffix(".broken").is_file()
+
+
+def test_what_a_retriever_did_not_select_is_made_again_for_another_one(sources, tmp_path):
+    ((paths,), *_) = make(Painter(), sources, tmp_path, [(0, "red")])
+    before = paths[1].read_bytes()
+    let_go(paths[1], 0.25, "one")
+    ((given,), made, found) = make(Painter(), sources, tmp_path, [(0, "red")], retriever="one")
+    assert given == paths and (made, found) == (0, 3) and not paths[1].exists() and lost_similarity(paths[1]) == 0.25
+    ((given,), made, _) = make(Painter(), sources, tmp_path, [(0, "red")], retriever="another")
+    assert given == paths and made == 1 and paths[1].read_bytes() == before
+    assert not was_let_go(paths[1], "one")  # a file counts, beside its mark too
+    paths[1].unlink()
+    paths[1].with_suffix(".lost").write_text("{")
+    with pytest.raises(UserError, match=r"\.lost is damaged"):
+        make(Painter(), sources, tmp_path, [(0, "red")], retriever="one")
 
 
 class Dying(Painter):

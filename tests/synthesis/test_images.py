@@ -149,3 +149,8 @@ def test_fits_the_area_of_a_square(size, side):
     if min(width, height) > 64:
         assert width * height == pytest.approx(side**2, rel=0.06)
         assert width / height == pytest.approx(size[0] / size[1], rel=0.06)
+
+
+def test_the_toy_worlds_editor_writes_pngs_alone():
+    with pytest.raises(UserError, match="`editor_format` must be png"):
+        check_editor(EditorOptions("world", editor_format="jpeg"))

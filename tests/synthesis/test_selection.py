@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.synthesis.candidate_files import let_go
 from repair_hf.synthesis.selection import Selection, select_candidate, select_captions, select_images
 from repair_hf.synthesis.sources import open_picture
 
@@ -63,6 +64,17 @@ def test_an_image_with_the_same_pixels_loses(encoder, sources, tmp_path):
     cosines = vectors @ encoder.embed_images([sources.picture(8)])[0]
     assert choice.candidate == 2 and choice.similarities[1] is None and choice.similarities[3] is None
     np.testing.assert_allclose([choice.similarities[0], choice.similarities[2]], [cosines[0], cosines[2]], atol=1e-5)
+
+
+def test_a_deleted_image_keeps_its_similarity_and_is_never_selected(encoder, sources, tmp_path):
+    paths = candidates_of(sources.picture(8), tmp_path)
+    (before,) = select_images(encoder, sources, [8], [paths])
+    for lost, similarity in ((0, 1.5), (1, None)):  # more than any: what is there wins all the same
+        let_go(paths[lost], similarity, encoder.digest)
+    for select in ("nearest", "first"):
+        (after,) = select_images(encoder, sources, [8], [paths], select=select)
+        assert (after.candidate, after.similarities[:2]) == (2, (1.5, None))
+        assert after.similarity == pytest.approx(before.similarity, abs=1e-5)
 
 
 def test_images_are_embedded_once_in_any_number_of_batches(clip_folder, sources, tmp_path):

@@ -10,9 +10,8 @@ import pytest
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
 from repair_hf.toyworld import captions, renderer, scenes
-from repair_hf.toyworld.corpus import build_world, draw_scenes
+from repair_hf.toyworld.corpus import SceneTable, build_world, draw_scenes
 from repair_hf.toyworld.domains import DOMAINS
-from repair_hf.toyworld.truth import SceneTable
 
 SMALL = {"train": 6, "validation": 2, "test": 3}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from repair_hf.llm.calls import format_dollars
-from repair_hf.llm.cost import StageCost, Usage, add_stages, add_up, known_dollars
+from repair_hf.llm.cost import StageCost, Usage, add_stages, add_up, known_dollars, price_per_image, price_per_token
 from repair_hf.synthesis.models import find_editor, find_llm
 from repair_hf.synthesis.options import EditorOptions, LLMOptions
 
@@ -25,6 +25,15 @@ class Item(NamedTuple):
     model: str
     place: str  # `litellm` or on this machine
     dollars: float | None
+
+
+def list_prices(llm: LLMOptions, editor: EditorOptions) -> tuple[tuple[float, float] | None, float | None]:
+    """Return dollars per token (in, out) and per image: 0 for local models, None for an unknown price."""
+    (llm_place, llm_name), (editor_place, editor_name) = find_llm(llm), find_editor(editor)
+    return (
+        price_per_token(llm_name, batch=llm.batch) if llm_place == "litellm" else (0.0, 0.0),
+        price_per_image(editor_name) if editor_place == "litellm" else 0.0,
+    )
 
 
 def items_of(stages: Sequence[StageCost], llm: LLMOptions, editor: EditorOptions) -> list[Item]:

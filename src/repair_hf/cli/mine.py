@@ -2,13 +2,11 @@
 
 `failures.parquet` has a row per false positive: direction; query, ground truth and false positive as rows of the pairs
 and as ids; scores and ranks. An index (`search` ivf or hnsw) may miss false positives, so its ranks are lower bounds;
-`summary.json` then holds its recall. `unmatched.jsonl` lists the reported failures that cannot be used. Under
-`accelerate launch` the processes share the captions.
+`summary.json` then holds its recall. Under `accelerate launch` the processes share the captions.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from repair_hf.cli.subcommands import print_table, suggest
@@ -27,7 +25,7 @@ OPTIONS = (PairsOptions, StageOptions, MiningOptions)
 
 def run(pairs_options: PairsOptions, stage: StageOptions, options: MiningOptions) -> None:
     """Mine false positives, or print how much there is to mine."""
-    from repair_hf.mining.mine import UNMATCHED, Mining
+    from repair_hf.mining.mine import Mining
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.processes import is_first
 
@@ -35,18 +33,14 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: MiningOptions
     mining = Mining(options.model, pairs, options, output=stage.output)
     if stage.dry_run:
         print(f"{len(pairs.images):,} images and {len(pairs.captions):,} captions would be embedded and mined.")
-        if mining.report is not None:
-            print(f"reported failures: {len(mining.report[0]):,} matched, {len(mining.report[1]):,} not")
         return
     mining.run()
     if not is_first():
         return
     _print_summary(mining.summary)
-    if mining.summary.get("reported", {}).get("unmatched"):
-        print(f"reported failures that cannot be used, with reasons: {Path(stage.output) / UNMATCHED}")
     print(f"-> {stage.output}")
-    model = ["--model", options.model] if options.model else ["--model", "...", "--any-model"]
-    words = [*flags(changed(pairs_options)), *model, *flags(changed(options.of_encoder)), "--failures", stage.output]
+    retriever = ["--model", options.model, *flags(changed(options.of_encoder))]
+    words = [*flags(changed(pairs_options)), *retriever, "--failures", stage.output]
     suggest("synthesize", *words, "--llm", "...", "--editor", "...", "--output", "runs/records")
     print("Look at the failures before you pay for their repair:")
     suggest("show", stage.output)
@@ -59,8 +53,6 @@ def _print_summary(summary: dict[str, Any]) -> None:
         gaps = [f"{counts[name]:+.3f}" for name in ("gap_25", "gap_50", "gap_75")]
         rows.append([direction, counts["queries"], counts["failed"], share, counts["false_positives"], *gaps])
     print_table(("", "queries", "missed", "", "rows", "gap: 25%", "median", "75%"), rows)
-    if reported := summary.get("reported"):
-        print(f"reported failures: {reported['matched']:,} matched, {reported['unmatched']:,} not")
     if recall := summary.get("recall"):
         shares = ", ".join(f"{share:.1%} ({direction})" for direction, share in recall.items())
         print(

@@ -139,8 +139,6 @@ class _Rounds:
         self.folder = folders.pop()
         self.split = options.split or merged["evaluate"].split
         self.base = merged["mine"].model
-        if self.base is None:
-            raise UserError(f"{recipe / 'mine.yaml'} has no `model` to train; name one, and leave `embeddings` out.")
 
     def place(self, number: int, name: str) -> Path:
         """Return the folder of a stage of a round."""

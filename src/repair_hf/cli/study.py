@@ -59,14 +59,14 @@ def _part_of_limits(llm: StudyLLMOptions, processes: int) -> StudyLLMOptions:
 
 
 def _study(options: StudyOptions, pairs: StudyPairsOptions, llm: StudyLLMOptions, editor: StudyEditorOptions) -> None:
-    from repair_hf.study.run import check, chosen, in_words, lacking, run_cells
+    from repair_hf.study.run import check, chosen, lacking, run_cells
     from repair_hf.study.setting import open_settings
     from repair_hf.study.tables import COSTS
 
     settings = open_settings(options, pairs, llm, editor)
     wanted, missing = chosen(settings), lacking(settings)
     if missing and not (options.methods or options.records):
-        print("left out: " + ", ".join(f"{name} (needs {in_words(lacks)})" for name, lacks in missing.items()))
+        print("left out: " + ", ".join(f"{name} (needs {lacks})" for name, lacks in missing.items()))
     if options.dry_run:
         check(settings, wanted)
         return _print_price(settings, wanted)

@@ -72,12 +72,12 @@ def _print_estimate(work: Any, output: Path) -> None:
     """Print calls, tokens and dollars of what is to be repaired, and what the filters save."""
     from repair_hf.analysis import costs
     from repair_hf.llm.calls import format_dollars
-    from repair_hf.llm.cost import add_stages, known_dollars, paid_in, price_per_image, price_per_token
+    from repair_hf.llm.cost import add_stages, known_dollars, paid_in
     from repair_hf.synthesis.estimate import estimate_run, rehearse
-    from repair_hf.synthesis.models import find_editor, find_llm, prompts_of
+    from repair_hf.synthesis.models import find_llm, prompts_of
 
     llm, editor, options = work.llm, work.editor, work.options
-    (llm_place, llm_name), (editor_place, editor_name) = find_llm(llm), find_editor(editor)
+    price, image_price = costs.list_prices(llm, editor)
     earlier = paid_in(output)
     mined = Counter(work.failures["direction"])
     in_full = Counter(work.new["direction"])
@@ -86,10 +86,10 @@ def _print_estimate(work: Any, output: Path) -> None:
         asked += [row for row in work.new.to_list() if row["direction"] in gone]
     estimate_of = partial(
         estimate_run,
-        rehearse(work.pairs, asked, llm_name, options, prompts_of(llm)),
+        rehearse(work.pairs, asked, find_llm(llm)[1], options, prompts_of(llm)),
         options=options,
-        price=price_per_token(llm_name, batch=llm.batch) if llm_place == "litellm" else (0.0, 0.0),
-        image_price=price_per_image(editor_name) if editor_place == "litellm" else 0.0,
+        price=price,
+        image_price=image_price,
     )
     estimate = estimate_of(mined)
     print_table(costs.ESTIMATE_HEADS, costs.estimate_rows(estimate, mined), labels=2)

@@ -124,10 +124,10 @@ class DualEncoder(Embedder):
         # longest first, so that a batch too large for the memory fails at once
         order = torch.from_numpy(tokens.lengths).argsort(descending=True, stable=True)  # (n,)
         features = []
-        for batch in torch.split(order, self.batch_size):
-            with self._inference():
+        with self._inference():
+            for batch in torch.split(order, self.batch_size):
                 features.append(self._text_features(tokens[batch.numpy()]).cpu())
-            done(len(batch))
+                done(len(batch))
         return torch.cat(features)[order.argsort()]
 
     def _text_features(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:

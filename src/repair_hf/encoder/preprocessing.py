@@ -20,7 +20,16 @@ import torch
 import transformers
 from torch import Tensor
 from tqdm.auto import tqdm
-from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, PreTrainedConfig, ProcessorMixin
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoProcessor,
+    CLIPImageProcessorPil,
+    PreTrainedConfig,
+    ProcessorMixin,
+    SiglipImageProcessorPil,
+)
+from transformers.image_transforms import get_resize_output_image_size, resize
 
 from repair_hf.encoder.models import check_tokenizer, explained, homes
 from repair_hf.pairs.images import UNDECODABLE, in_8_bits
@@ -32,6 +41,7 @@ logger = logging.getLogger(__name__)
 # Their text towers read the last position, and were trained on captions padded to the full length, without a mask.
 PADDED_TO_FULL_LENGTH = ("siglip", "siglip2")
 CAUSAL = ("clip",)  # text towers that read the end token and never attend to what follows it
+RESIZED_BY_PILLOW = (CLIPImageProcessorPil, SiglipImageProcessorPil)
 DECODED_AT_ONCE = 8  # by each thread: a photograph takes 40 MB before it is resized
 TOKENIZED_AT_ONCE = 4096
 THREADS = min(os.cpu_count() or 1, 8)
@@ -96,7 +106,8 @@ class Preprocessor:
         Shape:
             Returns (n, 3, H, W) uint8.
         """
-        return torch.from_numpy(self._process(list(map(in_8_bits, images)), do_rescale=False, do_normalize=False))
+        resized = [self._resized(in_8_bits(image)) for image in images]
+        return torch.from_numpy(self._process(resized, do_rescale=False, do_normalize=False))
 
     def normalize(self, pixels: Tensor) -> Tensor:
         """Return the `pixel_values` of the model's own processor for the result of `images`, bit for bit.
@@ -111,18 +122,11 @@ class Preprocessor:
             found[:, channel] = table.index_select(0, some.int().flatten()).view(some.shape)
         return found
 
-    def token_ids(self, captions: Sequence[str]) -> tuple[list[list[int]], int]:
-        """Tokenize captions, truncated to the model's maximal length, and count those that are truncated.
-
-        SigLIP's are padded to the maximal length, as in its training.
-        """
-        tokenizer, padding = self.processor.tokenizer, "max_length" if self.pads_fully else False
-        how: dict[str, Any] = {"padding": padding, "max_length": self.max_length, "return_attention_mask": False}
-        ids = tokenizer(list(captions), truncation=False, verbose=False, **how)["input_ids"]
-        too_long = [place for place, one in enumerate(ids) if len(one) > self.max_length]
-        for place in too_long:
-            ids[place] = tokenizer(captions[place], truncation=True, **how)["input_ids"]
-        return ids, len(too_long)
+    def token_ids(self, captions: Sequence[str]) -> list[list[int]]:
+        """Tokenize captions, truncated to the model's maximal length. SigLIP's are padded to it, as in training."""
+        how: dict[str, Any] = {"padding": "max_length" if self.pads_fully else False, "max_length": self.max_length}
+        found = self.processor.tokenizer(list(captions), truncation=True, return_attention_mask=False, **how)
+        return found["input_ids"]
 
     def batches(self, images: Any, size: int, share: slice) -> Iterator[Tensor]:
         """Yield a share of images in order, `size` at a time, as (n, 3, H, W) uint8; decode in advance.
@@ -138,6 +142,19 @@ class Preprocessor:
             return torch.cat([resized(part) for part in cuts_of(*cut, DECODED_AT_ONCE)])
 
         yield from ahead(load, cuts_of(share.start, share.stop, size))
+
+    def _resized(self, image: PIL.Image.Image) -> PIL.Image.Image:
+        """Resize as the processor would, which copies the whole image to an array and back; it then finds it done."""
+        processor = self.processor.image_processor
+        size = dict(processor.size or {})
+        sides = [size[name] for name in ("height", "width", "shortest_edge") if name in size]
+        is_known = type(processor) in RESIZED_BY_PILLOW and processor.do_resize and len(sides) == len(size)
+        if not (is_known and image.mode == "RGB"):
+            return image
+        how: Any = {"input_data_format": "channels_last"}
+        shape = np.broadcast_to(np.uint8(0), (image.height, image.width, 3))  # all that the function reads
+        target = get_resize_output_image_size(shape, sides, default_to_square=False, **how)
+        return resize(image, target, processor.resample, return_numpy=False, **how)  # type: ignore[arg-type,return-value]
 
     def _process(self, images: Sequence[PIL.Image.Image], **kwargs: Any) -> np.ndarray:
         pixels = self.processor.image_processor(list(images), do_convert_rgb=True, **kwargs)["pixel_values"]
@@ -201,15 +218,10 @@ def report_captions(tokenizer: Any, max_length: int, captions: Sequence[str]) ->
     for start in range(0, len(doubtful), TOKENIZED_AT_ONCE):
         some = doubtful[start : start + TOKENIZED_AT_ONCE]
         n_cut += sum(len(ids) > room for ids in tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"])
-    warn_of_cuts(n_cut, len(captions), max_length)
-    return n_cut
-
-
-def warn_of_cuts(n_cut: int, n: int, max_length: int) -> None:
-    """Log a warning if any of n captions are truncated."""
     if n_cut:
-        cut = f"{n_cut:,} of {n:,} captions were truncated"
+        cut = f"{n_cut:,} of {len(captions):,} captions were truncated"
         logger.warning("%s to %d tokens, the most that the model reads.", cut, max_length)
+    return n_cut
 
 
 def progress(share: slice, title: str | None, unit: str) -> tqdm:

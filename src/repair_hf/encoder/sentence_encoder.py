@@ -36,7 +36,7 @@ IMAGES_AT_ONCE = 32  # opened at full size: a vision LLM cuts them into pieces i
 INSTALL = "pip install 'repair-hf[sentence-transformers]'"
 WITH_CODE = (
     "Its repository holds code, which this program does not run. Load it in Python and give the model to `mine`, or "
-    "give its embeddings to `repair-hf mine --embeddings`"
+    "give its embeddings to `mine_false_positives`"
 )
 
 

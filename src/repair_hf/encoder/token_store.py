@@ -24,18 +24,16 @@ class TokenStore:
 
     Attributes:
         lengths: (M,) tokens of each caption, without padding; all tokens where the model was trained with padding.
-        n_cut: How many captions are truncated to the model's maximal length.
     """
 
     def __init__(self, preprocessor: Preprocessor, captions: Sequence[Any]) -> None:
-        self.preprocessor, self.n_cut = preprocessor, 0
+        self.preprocessor = preprocessor
         ids, lengths = array("i"), array("i")  # they grow in place
         for part in captions:
             for start in range(0, len(part), TOKENIZED_AT_ONCE):
-                found, n_cut = preprocessor.token_ids(part[start : start + TOKENIZED_AT_ONCE])
+                found = preprocessor.token_ids(part[start : start + TOKENIZED_AT_ONCE])
                 ids.extend(chain.from_iterable(found))
                 lengths.extend(map(len, found))
-                self.n_cut += n_cut
         self._ids, self.lengths = np.frombuffer(ids, np.int32), np.frombuffer(lengths, np.int32)
         self._starts = np.cumsum(self.lengths) - self.lengths
 

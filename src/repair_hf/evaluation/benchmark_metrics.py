@@ -11,7 +11,6 @@ Publications use different metrics, so each has its own name:
 | `vg_attribution_micro`, `vg_attribution_macro_all` | accuracy over all cases; mean over all pairs of attributes |
 | `vg_attribution_macro_min25` | mean over the pairs with at least 25 cases: the authors' headline |
 | `sugarcrepe_macro`, `sugarcrepe_macro_kinds` | mean over the categories; mean over add, replace and swap |
-| `sugarcrepe++_..._itt`, `_tot` | both true captions beat the negative one; they are nearest to each other |
 | `winoground_text`, `winoground_image` | each picture is nearer to its own caption; each caption to its own picture |
 | `winoground_group` | both |
 
@@ -73,12 +72,6 @@ def sugarcrepe_metrics(groups: Sequence[str]) -> tuple[Metric, ...]:
     )
 
 
-def paraphrase_metrics(groups: Sequence[str]) -> tuple[Metric, ...]:
-    """Return the metrics of SugarCrepe++ by measure and category."""
-    categories = [name for name in SUGARCREPE if name in groups]
-    return tuple(metric for measure in ("itt", "tot", "p1", "p2") for metric in micro_and_macro(categories, measure))
-
-
 def winoground_metrics(groups: Sequence[str]) -> tuple[Metric, ...]:
     """Return each measure over all cases; of an export also over those of each kind."""
     kinds = sorted(set(groups) - {ALL})
@@ -89,18 +82,7 @@ def winoground_metrics(groups: Sequence[str]) -> tuple[Metric, ...]:
     )
 
 
-def judge_paraphrases(scores: np.ndarray, between: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Return the margins of two true captions and a negative one; `p1` and `p2` are those of each true caption."""
-    assert between is not None
-    first, second, wrong = scores[:, 0].T
-    margins = {"p1": first - wrong, "p2": second - wrong}
-    return margins | {
-        "itt": np.minimum(margins["p1"], margins["p2"]),
-        "tot": between[:, 0, 1] - np.maximum(between[:, 0, 2], between[:, 1, 2]),
-    }
-
-
-def judge_winoground(scores: np.ndarray, _: np.ndarray | None) -> dict[str, np.ndarray]:
+def judge_winoground(scores: np.ndarray) -> dict[str, np.ndarray]:
     """Map (n, 2, 2) cosines, pictures by captions, to the smaller of the two margins of each measure."""
     own = np.diagonal(scores, axis1=1, axis2=2)  # (n, 2)
     text = np.minimum(own[:, 0] - scores[:, 0, 1], own[:, 1] - scores[:, 1, 0])

@@ -6,7 +6,6 @@
 with two words swapped |
 | `sugarcrepe` (Hsieh et al., 2023) | a photograph of COCO's val2017, its caption, and a negative one, in which a \
 phrase is replaced, swapped or added |
-| `sugarcrepe++` (Dumpala et al., 2024) | the same with two paraphrases of the true caption |
 | `winoground` (Thrush et al., 2022) | two pictures and two captions of the same words, each true of one picture |
 
 `repair-hf export near-misses` writes the columns of Winoground or SugarCrepe, and the kind of each case; these are
@@ -26,9 +25,7 @@ from repair_hf.evaluation.benchmark_metrics import (
     ALL,
     SUGARCREPE,
     attribution_metrics,
-    judge_paraphrases,
     judge_winoground,
-    paraphrase_metrics,
     relation_metrics,
     sugarcrepe_metrics,
     winoground_metrics,
@@ -56,16 +53,14 @@ class Benchmark:
     published: int  # cases
     files: tuple[str, ...]  # the authors' files
     photographs: tuple[str, ...]  # columns of the photographs' file names in these
-    images: tuple[str, ...]  # columns of the images in a dataset; none if there is no such dataset
+    images: tuple[str, ...]  # columns of the images in a dataset
     captions: tuple[str, ...]  # columns of the captions, a true one first
     judge: Judge
     metrics: Callable[[Sequence[str]], tuple[Metric, ...]]  # of the cases' groups
     group: str | None = None  # column of the group, one word or several
     has_boxes: bool = False  # whether a case is about a part of its photograph
-    compares_captions: bool = False
 
 
-PP = {name: count for name, count in SUGARCREPE.items() if not name.startswith("add")}
 ARO: dict[str, Any] = {
     "photographs": ("image_path",),
     "images": ("image",),
@@ -96,16 +91,6 @@ BENCHMARKS = {
         captions=("caption", "negative_caption"),
         judge=first_is_right,
         metrics=sugarcrepe_metrics,
-    ),
-    "sugarcrepe++": Benchmark(
-        published=sum(PP.values()),
-        files=tuple(f"{name}.json" for name in PP),
-        photographs=("filename",),
-        images=(),
-        captions=("caption", "caption2", "negative_caption"),
-        judge=judge_paraphrases,
-        metrics=paraphrase_metrics,
-        compares_captions=True,
     ),
     "winoground": Benchmark(
         published=400,
@@ -158,7 +143,7 @@ def load_benchmark(name: str, source: str, image_folders: Sequence[Path], *, sub
     lacking = [file for file in benchmark.files if not (home / file).is_file()]
     is_export = False
     missing: list[str] = []
-    has_dataset = DEFAULTS[name] is not None or (benchmark.images and any(home.glob("*.parquet")))
+    has_dataset = DEFAULTS[name] is not None or any(home.glob("*.parquet"))
     if has_dataset and len(lacking) == len(benchmark.files):
         others = ("bbox",) if benchmark.has_boxes else EXPORTED
         texts = benchmark.captions if benchmark.group is None else (*benchmark.captions, benchmark.group)
@@ -174,7 +159,7 @@ def load_benchmark(name: str, source: str, image_folders: Sequence[Path], *, sub
     if not is_export:
         title = whole_or_subset(name, len(cases), benchmark.published, missing, subset=subset)
     metrics = benchmark.metrics([case.group for case in cases])
-    return Cases(title, cases, pictures, benchmark.judge, metrics, compares_captions=benchmark.compares_captions)
+    return Cases(title, cases, pictures, benchmark.judge, metrics)
 
 
 def whole_or_subset(benchmark: str, found: int, published: int, missing: Sequence[str], *, subset: bool) -> str:

@@ -17,8 +17,8 @@ import numpy as np
 from repair_hf.evaluation.pictures import Photographs
 from repair_hf.runtime.run_folder import digest
 
-# Maps (n, a, b) cosines of pictures with captions and (n, b, b) of captions with captions to (n,) margins per measure.
-Judge = Callable[[np.ndarray, np.ndarray | None], dict[str, np.ndarray]]
+# Maps (n, a, b) cosines of pictures with captions to (n,) margins per measure.
+Judge = Callable[[np.ndarray], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,6 @@ class Cases:
     judge: Judge  # computes the margins; a case is right if its margin is above 0
     metrics: tuple[Metric, ...]
     counts: Mapping[str, int] = field(default_factory=dict)  # further counts for `metrics.json`
-    compares_captions: bool = False  # whether the judge needs the captions' cosines with one another
 
     def __len__(self) -> int:
         return len(self.cases)
@@ -96,18 +95,17 @@ class Cases:
         return digest([self.benchmark, self.captions, self.case_ids, self.picture_ids, self.groups, *rows])
 
 
-def first_is_right(scores: np.ndarray, _: np.ndarray | None) -> dict[str, np.ndarray]:
+def first_is_right(scores: np.ndarray) -> dict[str, np.ndarray]:
     """Return the margin of the first caption, the true one, over the best of the others; for one picture per case."""
     return {"accuracy": scores[:, 0, 0] - scores[:, 0, 1:].max(1)}
 
 
-def micro_and_macro(groups: Sequence[str], measure: str = "accuracy") -> tuple[Metric, ...]:
-    """Return each group's accuracy, their mean, and that of all cases; names end in the measure, if not `accuracy`."""
-    suffix = "" if measure == "accuracy" else f"_{measure}"
-    each = tuple(Metric(f"{group}{suffix}", measure, (group,)) for group in groups)
-    return (*each, macro(f"macro{suffix}", groups, measure), Metric(f"micro{suffix}", measure))
+def micro_and_macro(groups: Sequence[str]) -> tuple[Metric, ...]:
+    """Return each group's accuracy, their mean, and that of all cases."""
+    each = tuple(Metric(group, "accuracy", (group,)) for group in groups)
+    return (*each, macro("macro", groups), Metric("micro", "accuracy"))
 
 
-def macro(name: str, groups: Sequence[str], measure: str = "accuracy") -> Metric:
+def macro(name: str, groups: Sequence[str]) -> Metric:
     """Return the unweighted mean of the groups' accuracies."""
-    return Metric(name, measure, tuple(groups), (1 / len(groups),) * len(groups))
+    return Metric(name, "accuracy", tuple(groups), (1 / len(groups),) * len(groups))

@@ -108,8 +108,7 @@ def _judge(encoder: Embedder, cases: Cases, model: str, own_images: np.ndarray |
     margins: dict[str, list[np.ndarray]] = {}
     for start in range(0, len(cases), BLOCK):
         picture, caption = cases.picture[start : start + BLOCK], cases.caption[start : start + BLOCK]
-        between = _scores(texts, texts, caption, caption) if cases.compares_captions else None
-        for measure, margin in cases.judge(_scores(images, texts, picture, caption), between).items():
+        for measure, margin in cases.judge(_scores(images, texts, picture, caption)).items():
             margins.setdefault(measure, []).append(margin)
     return pa.concat_tables(
         [_table(model, cases, measure, np.concatenate(found)) for measure, found in margins.items()]

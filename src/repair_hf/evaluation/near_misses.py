@@ -109,7 +109,7 @@ def _cases(records: Dataset, direction: str) -> Cases:
     return Cases(f"{NAME}_{direction}", cases, Photographs(pictures), _judge, metrics)
 
 
-def _judge(scores: np.ndarray, _: np.ndarray | None) -> dict[str, np.ndarray]:
+def _judge(scores: np.ndarray) -> dict[str, np.ndarray]:
     """Return by how much each query is nearer to the truth, and to the edit, than to the false positive."""
     gt, fp, edit = scores.reshape(len(scores), 3).T  # (n, 1, 3) or (n, 3, 1)
     return {"truth": gt - fp, "edit": edit - fp}

@@ -10,7 +10,6 @@ from repair_hf.runtime.options import SEEDS, EmbeddingOptions, UserError, need, 
 DEFAULTS = {  # source without a path; None: a path is needed
     "order": MODEL,
     "sugarcrepe": None,
-    "sugarcrepe++": None,
     "winoground": "facebook/winoground",
     "vg_relation": "gowitheflow/ARO-Visual-Relation",
     "vg_attribution": "gowitheflow/ARO-Visual-Attribution",
@@ -41,7 +40,7 @@ class CompositionalOptions:
 
     compositional: list[str] = opt(
         [],
-        "Benchmarks: sugarcrepe=FOLDER, sugarcrepe++=FOLDER, winoground, vg_relation, vg_attribution, order "
+        "Benchmarks: sugarcrepe=FOLDER, winoground, vg_relation, vg_attribution, order "
         "(or order=PARSER). See docs/evaluation.md.",
         main=True,
     )

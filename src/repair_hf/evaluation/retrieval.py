@@ -85,7 +85,7 @@ def retrieval_metrics(ranks: Mapping[str, np.ndarray], *, ks: Sequence[int] = KS
     """Compute the metrics from the rank of each query's best positive, by direction."""
     metrics: dict[str, float] = {}
     for direction, rank in ranks.items():
-        terms = _terms(rank, ks)
+        terms = query_values(rank, ks)
         metrics |= {f"{direction}_{name}": float(values.mean()) for name, values in terms.items()}
         metrics[f"{direction}_median_rank"] = float(np.median(rank))
     return metrics
@@ -98,14 +98,14 @@ def resample_retrieval(
     samples: dict[str, np.ndarray] = {}
     for direction, rank in ranks.items():
         image = np.arange(len(rank)) if direction == "i2t" else np.asarray(caption_image)
-        terms = _terms(rank, ks)
+        terms = query_values(rank, ks)
         means = draws.means(np.stack(list(terms.values()), 1), image)  # (R, metrics)
         samples |= {f"{direction}_{name}": values for name, values in zip(terms, means.T, strict=True)}
         samples[f"{direction}_median_rank"] = draws.medians(rank, image)
     return samples
 
 
-def _terms(rank: np.ndarray, ks: Sequence[int]) -> dict[str, np.ndarray]:
+def query_values(rank: np.ndarray, ks: Sequence[int] = KS) -> dict[str, np.ndarray]:
     """Return each query's value, (Q,), of the metrics that are means."""
     return {f"R@{k}": (rank <= k).astype(np.float64) for k in ks} | {"MRR": 1 / rank}
 

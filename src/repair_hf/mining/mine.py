@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import ProcessorMixin
 
-from repair_hf.encoder.embedder import Embedder, vectors_folder
+from repair_hf.encoder.embedder import vectors_folder
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.encoder.pixel_store import pixels_for
 from repair_hf.mining.failures import FILE, load_failures
@@ -20,21 +18,17 @@ from repair_hf.mining.false_positives import draw_queries, find_false_positives,
 from repair_hf.mining.options import MiningOptions
 from repair_hf.mining.random_failures import at_random
 from repair_hf.mining.ranking import check_embeddings
-from repair_hf.mining.reported import Row, read_report, score_report
-from repair_hf.mining.stored import StoredEmbeddings
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.runtime.options import UserError, expect, fill
 from repair_hf.runtime.processes import processes
-from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.runtime.stage import Stage
 
 IN_MEMORY = "a model in memory"
-UNMATCHED = "unmatched.jsonl"  # file of the reported failures that cannot be used, each with a reason
 
 
 def mine(
-    model: Retriever | None,
+    model: Retriever,
     pairs: Pairs,
     *,
     processor: ProcessorMixin | None = None,
@@ -44,8 +38,7 @@ def mine(
     """Find the wrong answers that a retriever ranks highest, in both directions.
 
     Args:
-        model: A `CLIPModel` or another dual encoder of transformers, a `SentenceTransformer`, a Hub id, or a folder;
-            None with `embeddings`.
+        model: A `CLIPModel` or another dual encoder of transformers, a `SentenceTransformer`, a Hub id, or a folder.
         pairs: Images and captions, see `load_pairs` and `Pairs.from_dataset`.
         processor: The model's processor; by default the one beside the weights.
         output: Folder for the failures, as `repair-hf mine` writes it; a finished one is read. None writes nothing.
@@ -62,7 +55,7 @@ def mine(
         >>> failures = mine("openai/clip-vit-base-patch32", pairs, max_queries=1000)
         >>> failures.filter(lambda row: row["gt_rank"] > 1)
     """
-    name = None if model is None else str(model) if isinstance(model, str | Path) else IN_MEMORY
+    name = str(model) if isinstance(model, str | Path) else IN_MEMORY
     (wanted,) = fill([MiningOptions], options | {"model": name}, "mine")
     return Mining(model, pairs, wanted, processor=processor, output=output).run()
 
@@ -71,7 +64,6 @@ class Mining:
     """What is to be mined, loaded and checked; nothing is written yet. The arguments are those of `mine`.
 
     Attributes:
-        report: Matched and unmatched rows of reported failures; None without.
         stage: The folder.
         summary: After `run`, the numbers; empty except in the first process.
     """
@@ -80,7 +72,7 @@ class Mining:
 
     def __init__(
         self,
-        model: Retriever | None,
+        model: Retriever,
         pairs: Pairs,
         options: MiningOptions,
         *,
@@ -100,19 +92,10 @@ class Mining:
             )
         self.pairs, self.options = pairs, options
         self._failures: Dataset | None = None
-        self.report = None if options.reported is None else read_report(options.reported, pairs)
-        self.encoder: Embedder | StoredEmbeddings = (
-            StoredEmbeddings(str(options.embeddings), pairs)
-            if model is None
-            else open_retriever(model, processor, **options.how_to_load)
-        )
+        self.encoder = open_retriever(model, processor, **options.how_to_load)
         inputs = {"pairs_fingerprint": pairs.fingerprint, "model_digest": self.encoder.digest}
-        if model is None:  # who mined the failures
-            inputs["model"] = str(options.embeddings)
-        elif options.model == IN_MEMORY:
+        if options.model == IN_MEMORY:  # who mined the failures
             inputs["model"] = self.encoder.origin or IN_MEMORY
-        if options.reported is not None:
-            inputs["reported_digest"] = hashlib.sha256(Path(options.reported).read_bytes()).hexdigest()[:16]
         needs = ("directions", "positives_by_equal_text")
         self.stage = Stage("mine", output, (pairs.source, options), inputs, items=pairs.items, needs=needs)
         self.stage.check()
@@ -123,7 +106,7 @@ class Mining:
         return load_failures(str(self.stage.folder)) if self._failures is None else self._failures
 
     def _mine(self, folder: Path | None) -> dict[str, Any]:
-        """Mine, or score reported failures, in all processes; the first writes them and returns their summary."""
+        """Mine in all processes; the first writes the failures and returns their summary."""
         pairs, options = self.pairs, self.options
         pixels = pixels_for(pairs.images, self.encoder.preprocessor, options)
         cache = None if folder is None else vectors_folder()
@@ -131,19 +114,14 @@ class Mining:
         vectors = np.asarray(images, np.float32), np.asarray(texts, np.float32)
         check_embeddings(*vectors, pairs.caption_image)
         positives, alike = truth_of(pairs, vectors[0], options.near_duplicates)
-        unmatched: list[Row] = []
-        if self.report is None:
-            failures, found = self._search(vectors, positives)
-        else:
-            matched, unmatched = self.report
-            failures, answers = score_report(matched, *vectors, positives)
-            unmatched = [*unmatched, *answers]
-            found = {"reported": {"matched": len(failures), "unmatched": len(unmatched)}}
+        failures, found = self._search(vectors, positives)
         self._failures = with_ids(failures, pairs)
         if not processes().is_main:
             return {}
         if folder is not None:
-            self._write(folder, unmatched)
+            draft = folder / f".{FILE}.tmp"
+            self._failures.to_parquet(draft)
+            draft.replace(folder / FILE)
         by_text = positives.beyond_annotation
         if any(alike.values()):
             by_text = Truth.annotated(pairs.caption_image, len(images), wording=positives.wording).beyond_annotation
@@ -172,12 +150,3 @@ class Mining:
             failures = at_random(failures, images, texts, positives, options.seed)
         about = {"search": options.search, "recall": recall, "ranks": "lower bounds"}
         return failures, about if "index" in how else {}
-
-    def _write(self, folder: Path, unmatched: list[Row]) -> None:
-        assert self._failures is not None
-        if self.report is not None:
-            lines = [json.dumps(row, ensure_ascii=False) for row in unmatched]
-            write_atomically(folder / UNMATCHED, "".join(f"{line}\n" for line in lines))
-        draft = folder / f".{FILE}.tmp"
-        self._failures.to_parquet(draft)
-        draft.replace(folder / FILE)

@@ -5,38 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from repair_hf.runtime.options import SEEDS, EmbeddingOptions, TruthOptions, UserError, changed, opt
-
-# What an option replaces, and the options that then have no effect.
-REPLACED = (
-    ("embeddings", "the model", ("query_prompt", "document_prompt", "precision", "cache_images")),
-    (
-        "reported",
-        "mining",
-        ("k_mine", "d_i2t", "d_t2i", "max_queries", "false_positives", "search"),
-    ),
-)
+from repair_hf.runtime.options import SEEDS, EmbeddingOptions, TruthOptions, UserError, need, opt
 
 
 @dataclass(kw_only=True)
 class MiningOptions(TruthOptions, EmbeddingOptions):
     """Which retriever, how many of its false positives to keep, and how to find them."""
 
-    model: str | None = opt(
-        None,
-        "Retriever: Hub id or folder of a dual encoder or SentenceTransformer, or world/base; not with --embeddings.",
-        main=True,
-    )
-    embeddings: str | None = opt(
-        None,
-        "Folder of embeddings in place of a model: images.npy, captions.npy and their ids.json.",
-        main=True,
-    )
-    reported: str | None = opt(
-        None,
-        "Table of known failures to use instead of mining: columns query, right, wrong; ids, paths or caption texts.",
-        main=True,
-    )
+    model: str = need("Retriever: Hub id or folder of a dual encoder or SentenceTransformer, or world/base.")
     k_mine: int = opt(
         100,
         "Most false positives to keep per query; with an index also the largest known rank of a ground truth.",
@@ -63,11 +39,6 @@ class MiningOptions(TruthOptions, EmbeddingOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.model is None) == (self.embeddings is None):
-            raise UserError("`mine` needs a retriever; give --model, or --embeddings in its place.")
-        for name, instead, others in REPLACED:
-            if getattr(self, name) is not None and (chosen := [each for each in others if each in changed(self)]):
-                raise UserError(f"`{name}` replaces {instead}, so leave out {chosen}.")
         check_sizes(self.k_mine, d_i2t=self.d_i2t, d_t2i=self.d_t2i)
         if self.search == "exact" and self.search_effort != 1:
             raise UserError(

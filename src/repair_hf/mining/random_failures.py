@@ -6,7 +6,7 @@ import numpy as np
 from datasets import Dataset
 
 from repair_hf.mining.false_positives import FEATURES
-from repair_hf.mining.ranking import are_answers, rank_pairs
+from repair_hf.mining.ranking import rank_pairs
 from repair_hf.mining.scores import quietly
 from repair_hf.pairs.truth import Truth
 
@@ -35,13 +35,13 @@ def at_random(
         rows = np.flatnonzero(columns["direction"] == direction)
         drawn, q = rng.integers(0, n_candidates, len(rows)), columns["q"][rows]
         while True:  # ends: as many distinct wrong answers of each query were mined
-            is_bad = are_answers(positives, direction, q, drawn)
+            is_bad = positives.match(*((drawn, q) if direction == "t2i" else (q, drawn)))
             _, first = np.unique(q * n_candidates + drawn, return_index=True)
             is_bad[np.setdiff1d(np.arange(len(rows)), first)] = True  # drawn already
             if not is_bad.any():
                 break
             drawn[is_bad] = rng.integers(0, n_candidates, int(is_bad.sum()))
         columns["fp"][rows] = drawn
-        ranked = rank_pairs(direction, images, texts, positives, q, drawn, is_answer=False)
+        ranked = rank_pairs(direction, images, texts, positives, q, drawn)
         columns["fp_score"][rows], columns["fp_rank"][rows] = ranked
     return Dataset.from_dict(columns, features=FEATURES)

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from repair_hf.mining.queries import Queries, Ranking
-from repair_hf.mining.scores import LOW32, exact_scores, keys_of, quietly
+from repair_hf.mining.scores import exact_scores, keys_of, quietly
 from repair_hf.mining.screening import Matrix, screen
 from repair_hf.pairs.truth import Truth, expanded
 from repair_hf.runtime.options import UserError
@@ -105,13 +105,8 @@ def rank_pairs(
     positives: Truth,
     q: np.ndarray,
     candidate: np.ndarray,
-    *,
-    is_answer: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return cosines and full ranks of candidates for queries `q`, wherever they stand, as int64 rows, (P,) each.
-
-    `is_answer` says whether the candidates count as positives: ties are ranked pessimistically.
-    """
+    """Return cosines and full ranks of non-positives, (P,) each, for queries `q`, (P,) int64 rows."""
     vectors, candidates = sides(direction, image_embeddings, text_embeddings)
     scores, rank = np.empty(len(q), np.float32), np.empty(len(q), np.int64)
     for start in range(0, len(q), PAIRS_AT_ONCE):
@@ -119,18 +114,11 @@ def rank_pairs(
         rows, found, own = vectors[q[some]], Queries(len(q[some]), 0), candidate[some]
         place, positive = positives_of(direction, positives, q[some])
         scores[some] = score = exact_scores(candidates, own, rows, np.arange(len(rows)))
-        found.target = keys_of(score, LOW32 if is_answer else own)
+        found.target = keys_of(score, own)
         _screen(Matrix(rows, candidates, _by_candidate(place, positive), _panel(len(candidates))), found, None)
-        keys = keys_of(exact_scores(candidates, positive, rows, place), positive)
-        is_ahead = keys > keys_of(score, own if is_answer else 0)[place]  # 0: a tie is behind
+        is_ahead = exact_scores(candidates, positive, rows, place) > score[place]  # a tie is behind
         rank[some] = 1 + found.ahead + np.bincount(place[is_ahead], minlength=len(rows))
     return scores, rank
-
-
-def are_answers(positives: Truth, direction: str, query: np.ndarray, candidate: np.ndarray) -> np.ndarray:
-    """Return which pairs of a query and a candidate are positive, (P,)."""
-    captions, images = (query, candidate) if direction == "t2i" else (candidate, query)
-    return positives.match(images, captions)
 
 
 def positives_of(direction: str, positives: Truth, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

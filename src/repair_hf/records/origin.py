@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 
 import pandas as pd
 from datasets import Dataset
@@ -40,19 +40,18 @@ def check_pairs(records: Dataset, pairs: Pairs) -> None:
 
 
 def _held(
-    records: Dataset, ids: pd.DataFrame, known: Collection[str], direction: str, role: str
+    records: Dataset, ids: pd.DataFrame, known: Mapping[str, str], direction: str, role: str
 ) -> Iterator[tuple[str, str]]:
     """Yield the id of each item of a role that is known, with its caption, or with the look of its picture."""
     kind = MODALITIES[direction][role]
     name, column = f"{role}_id", f"{role}_{kind}"
     if not {name, column} <= set(records.column_names):
         return
-    rows = ids[(ids["direction"] == direction) & ids[name].isin(list(known))]
-    if kind == "image":
-        rows = rows.drop_duplicates(name)
-        rows = rows.iloc[:: len(rows) // PICTURES + 1]
+    rows = ids[(ids["direction"] == direction) & ids[name].isin(known.keys() & set(ids[name]))]
     if kind == "text":
         found = records[column][rows.index.tolist()]
     else:
+        rows = rows.drop_duplicates(name)
+        rows = rows.iloc[:: len(rows) // PICTURES + 1]
         found = [each.look for each in inspect_images(records.select(rows.index), column)]
     yield from (item for item in zip(rows[name], found, strict=True) if item[1] not in (None, "", ABSENT))

@@ -25,8 +25,8 @@ from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.files import read_json
 from repair_hf.runtime.run_folder import versions, write_json
 from repair_hf.study.methods.method import Method
-from repair_hf.study.methods.samples import Samples, places_of_share
-from repair_hf.study.products import Product, Products, has_edit, share_of
+from repair_hf.study.methods.samples import Samples
+from repair_hf.study.products import Product, Products, part_of, share_of
 from repair_hf.study.results import BASE, MEASURES, MOST, Cell, Row
 from repair_hf.study.setting import Setting
 from repair_hf.training.config import RepairConfig
@@ -55,8 +55,8 @@ def run_cell(cell: Cell, setting: Setting, products: Products) -> Row:
         encoder, figures = _trained(cell, method, made, setting, setting.output / "cells" / cell.run)
         known |= costs(made, figures)
     cases = products.near_misses(cell.split)
-    known |= evaluate(encoder, setting.held_out(cell.split), cases)
-    return Row(cell, **known, **(queries(setting.held_out(cell.split), cases) if method is None else {}))
+    known |= evaluate(encoder, setting.load(cell.split), cases)
+    return Row(cell, **known, **(queries(setting.load(cell.split), cases) if method is None else {}))
 
 
 def evaluate(encoder: DualEncoder, pairs: Pairs, cases: list[Cases]) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _trained(
     set_seed(cell.seed)  # for the first weights of an objective's own head
     share = share_of(cell.budget, list(made.values()))
     fill = fill_for(method, made, setting, config, share)
-    objective = method.objective and method.objective(encoder, fill, config)
+    objective = method.objective and method.objective(encoder, config)
     callbacks: list[TrainerCallback] = [objective] if isinstance(objective, TrainerCallback) else []
     figures = train(encoder, setting.pairs, config=config, fill=fill, objective=objective, callbacks=callbacks)
     figures["images_per_step"] += config.step_size * method.more_images
@@ -133,20 +133,14 @@ def fill_for(
     """Return the fill of a method: the same pairs and the same truth for all, and what the method adds."""
     pairs, truth = setting.pairs, setting.truth
     if not method.fill:
-        samples: Any = {part: made[part].data for part in method.parts}
-        return Samples(pairs, samples, truth, config.draw_seed, share=share)
-    records = share_of_records(made["records"].data, share)
+        samples: Any = {part: part_of(made[part].data, share) for part in method.parts}
+        return Samples(pairs, samples, truth, config.draw_seed)
+    records = part_of(made["records"].data, share)
     if not method.edits:  # a false positive is then opposite an annotated item
         records = without_edits(records)
     if method.own_fill is not None:
         return method.own_fill(pairs, records, truth, config.draw_seed)
     return fill_of(pairs, records, config, truth)
-
-
-def share_of_records(records: Dataset, share: float) -> Dataset:
-    """Select a random share of the records with an edit; a larger share contains every smaller one."""
-    own = np.flatnonzero(has_edit(records))
-    return records if share >= 1 else records.select(own[places_of_share(len(own), share)])
 
 
 def without_edits(records: Dataset) -> Dataset:

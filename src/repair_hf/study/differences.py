@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from repair_hf.evaluation.retrieval import DIRECTIONS, KS
-from repair_hf.study.plan import SCORED
-from repair_hf.study.results import MEASURES, Row
+from repair_hf.study.results import MEASURES, SCORED, Row
 
 RETRIEVAL = tuple(f"{way}_{kind}" for way in DIRECTIONS for kind in (*(f"R@{k}" for k in KS), "MRR"))
 NEAR = tuple(f"{way}_{measure}" for way in DIRECTIONS for measure in MEASURES)
@@ -73,35 +72,24 @@ def gain(rows: Sequence[Row], others: Sequence[Row], base: Row, metrics: Sequenc
     The base's row names the image of each query.
     """
     seeds, moved, n_images = [], [], len(base.ranks["i2t"])
-    for name in metrics:
-        if (image := images_of(name, base)) is not None:
-            pairs = zip(rows, others, strict=True)
-            each = [query_values(name, row) - query_values(name, other) for row, other in pairs]
-            values = np.mean(each, axis=0)  # (Q,)
-            seeds.append([float(one.mean()) for one in each])
-            moved.append(np.bincount(image, weights=values - values.mean(), minlength=n_images) / len(values))
+    for name in filter(base.queries.__contains__, metrics):
+        each = [row.queries[name] - other.queries[name] for row, other in zip(rows, others, strict=True)]
+        values = np.mean(each, axis=0)  # (Q,)
+        seeds.append([float(one.mean()) for one in each])
+        of_images = np.bincount(images_of(name, base), weights=values - values.mean(), minlength=n_images)
+        moved.append(of_images / len(values))
     return Gain([statistics.fmean(each) for each in zip(*seeds, strict=True)], np.mean(moved, axis=0))
 
 
 def differences(rows: Sequence[Row], others: Sequence[Row], base: Row) -> dict[str, Gain]:
     """Compare rows with others of the same seeds, by metric; `both` is the mean of `SCORED`."""
-    measured = [name for name in (*RETRIEVAL, *NEAR) if images_of(name, base) is not None]
-    found = {name: gain(rows, others, base, [name]) for name in measured}
+    found = {name: gain(rows, others, base, [name]) for name in (*RETRIEVAL, *NEAR) if name in base.queries}
     return found | {BOTH: gain(rows, others, base, SCORED)}
 
 
-def images_of(metric: str, base: Row) -> np.ndarray | None:
-    """Return the image of each query of a metric; None if it was not measured."""
+def images_of(metric: str, base: Row) -> np.ndarray:
+    """Return the image of each query of a metric, (Q,)."""
     way, _, measure = metric.partition("_")
     if measure in MEASURES:
-        return np.array(base[f"near_{way}_image"], np.int64) if metric in base.near else None
-    caption_image = np.array(base["caption_image"], np.int64)
-    return caption_image if way == "t2i" else np.arange(len(base.ranks["i2t"]))
-
-
-def query_values(metric: str, row: Row) -> np.ndarray:
-    """Return the value of each query, (Q,), whose mean is the metric."""
-    way, _, measure = metric.partition("_")
-    if measure in MEASURES:
-        return row.near[metric].astype(float)
-    return 1 / row.ranks[way] if measure == "MRR" else (row.ranks[way] <= int(measure[2:])).astype(float)
+        return np.array(base[f"near_{way}_image"], np.int64)
+    return np.array(base["caption_image"], np.int64) if way == "t2i" else np.arange(len(base.ranks["i2t"]))

@@ -18,24 +18,26 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+from repair_hf.study.differences import Gain, differences
 from repair_hf.study.methods.method import Method
-from repair_hf.study.results import BASE, Cell, Row
+from repair_hf.study.results import BASE, SCORED, Cell, Row
 from repair_hf.study.setting import Setting
 
 Space = dict[str, Sequence[float]]  # setting of a cell -> the values that are compared, or tried by `tune`
 PLAIN, TUNING_SEEDS = "vanilla", 2
-SCORED = ("i2t_R@1", "t2i_R@1", "i2t_truth", "t2i_truth")  # both measures, in both directions
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A row of the tables; rows of results, one of each seed."""
+    """A row of the tables: rows of results, one of each seed, and what they are compared with, if anything."""
 
     rows: Sequence[Row]
-    same_steps: Sequence[Row]  # plain training of as many steps
-    same_compute: Sequence[Row]  # plain training that encodes as much
+    base: Row  # the untrained retriever on the same data
+    same_steps: Sequence[Row] = ()  # plain training of as many steps
+    same_compute: Sequence[Row] = ()  # plain training that encodes as much
 
     @property
     def cell(self) -> Cell:
@@ -46,6 +48,13 @@ class Arm:
     def ratio(self) -> float:
         """Steps of `same_compute` divided by those of `same_steps`."""
         return self.same_compute[0].cell.epochs / self.same_steps[0].cell.epochs
+
+    @cached_property
+    def gains(self) -> dict[str, dict[str, Gain]]:
+        """The gains over plain training at equal `steps` and `compute`, by metric; none for plain training itself."""
+        others = {"steps": self.same_steps, "compute": self.same_compute}
+        is_compared = self.same_steps and self.same_steps[0] is not self.rows[0]
+        return {at: differences(self.rows, rows, self.base) if is_compared else {} for at, rows in others.items()}
 
 
 class Plan:
@@ -73,10 +82,10 @@ class Plan:
         """Return the arms that are finished, and collect the cells that are missing."""
         self.missing, self.tried = {}, {}
         found: list[Arm | None] = []
-        self.base()
+        base = self.base()
         for method in map(self.setting.methods.__getitem__, self.wanted):
             if not self._is_left_out(method):
-                found += [self._arm(cell) for cell in self._cells(method)]
+                found += [self._arm(cell, base) for cell in self._cells(method)]
         return [arm for arm in found if arm is not None]
 
     def base(self) -> Row | None:
@@ -91,19 +100,18 @@ class Plan:
                 return True
         return False
 
-    def _arm(self, cell: Cell) -> Arm | None:
+    def _arm(self, cell: Cell, base: Row | None) -> Arm | None:
         rows, same_steps = self._seeds(cell), self._plain(cell, 1.0)
         if not rows or not same_steps:
             return None
         same_compute = self._plain(cell, compute_ratio(rows[0].values, same_steps[0].values))
-        return Arm(rows, same_steps, same_compute) if same_compute else None
+        return Arm(rows, base, same_steps, same_compute) if same_compute and base else None
 
     def _plain(self, cell: Cell, ratio: float) -> list[Row] | None:
         """Return plain training that is `ratio` times as long as a cell."""
-        space = self._space | {"epochs": [ratio * cell.epochs]}
-        plain = _first(Cell(cell.data, PLAIN, cell.split), "", "", space)
-        tuned = self._tuned(plain, space) if self.options.tune else plain
-        return self._seeds(tuned) if tuned else None
+        start, epochs = Cell(cell.data, PLAIN, cell.split), [ratio * cell.epochs]
+        plain = self._tuned(start, epochs) if self.options.tune else _each(start, **self._space(start, epochs))[0]
+        return self._seeds(plain) if plain else None
 
     def _seeds(self, cell: Cell) -> list[Row] | None:
         return self._need(_each(cell, seed=range(self.options.seeds)))
@@ -115,45 +123,44 @@ class Plan:
         found = [row for row in rows.values() if row is not None]
         return found if len(found) == len(cells) else None
 
-    @property
-    def _space(self) -> Space:
+    def _space(self, cell: Cell, epochs: Sequence[float] = ()) -> Space:
         """The values that were named; by default those of the data's size, of which tuning tries all."""
         named, size, count = self.options, self.setting.size, None if self.options.tune else 1
+        weights = named.grid_weights or size.grid_weights[:count]
         return {
             "learning_rate": named.learning_rates or size.learning_rates[:count],
-            "epochs": named.epochs or size.epochs[:count],
-            "grid_weight": named.grid_weights or size.grid_weights[:count],
+            "epochs": epochs or named.epochs or size.epochs[:count],
+            "grid_weight": weights if cell.loss in ("grid", "both") else [0.0],
         }
 
     def _cells(self, method: Method) -> Iterator[Cell]:
         """Yield the first seed's cell of each arm of a method, as far as its settings are known."""
-        options, space = self.options, self._space
+        options = self.options
         losses, fills = [method.loss if method.parts else ""], [method.fill]
         if method.objective is None and method.parts:
             losses = options.losses or losses
         if method.records and len(method.records.directions) == 2 and method.own_fill is None:
             fills = options.fills or fills
         for fill, loss in itertools.product(fills, losses):
-            start = _first(Cell(self.setting.name, method.name, options.test_split), fill, loss, space)
-            if options.tune:
-                cells = list(filter(None, [self._tuned(start, space)]))
-            else:
-                cells = _each(start, **space if start.grid_weight else space | {"grid_weight": [0.0]})
-            for cell in cells:
+            start = Cell(self.setting.name, method.name, options.test_split, fill=fill, loss=loss)
+            found = [self._tuned(start)] if options.tune else _each(start, **self._space(start))
+            for cell in filter(None, found):
                 yield from _each(cell, budget=options.budgets if options.budgets and method.parts else ["all"])
 
-    def _tuned(self, start: Cell, space: Space) -> Cell | None:
+    def _tuned(self, start: Cell, epochs: Sequence[float] = ()) -> Cell | None:
         """Choose the settings of a cell on the validation split; None if cells are missing."""
         method = self.setting.methods[self.setting.methods[start.method].tuned_as or start.method]
         first = replace(start, method=method.name, split=self.options.validation_split)
         if method.name != start.method:
-            first = _first(first, method.fill, method.loss, space)
-        best = self._best(_each(first, **space | {"grid_weight": [first.grid_weight]}))
-        if best is not None and best.grid_weight:
+            first = replace(first, fill=method.fill, loss=method.loss)
+        space = self._space(first, epochs)
+        best = self._best(_each(first, **space | {"grid_weight": space["grid_weight"][:1]}))
+        if best is not None:
             best = self._best(_each(best, grid_weight=space["grid_weight"]))
         if best is None:
             return None
-        weight = 0.0 if not start.grid_weight else best.grid_weight or start.grid_weight
+        weights = self._space(start)["grid_weight"]
+        weight = best.grid_weight if best.grid_weight in weights else weights[0]
         return replace(start, learning_rate=best.learning_rate, epochs=best.epochs, grid_weight=weight)
 
     def _best(self, cells: Sequence[Cell]) -> Cell | None:
@@ -164,12 +171,6 @@ class Plan:
         self.tried |= {row.cell: row for rows in found.values() for row in rows or ()}
         scores = {cell: statistics.fmean(map(score, rows)) for cell, rows in found.items() if rows}
         return max(scores, key=scores.__getitem__) if len(scores) == len(cells) else None
-
-
-def _first(cell: Cell, fill: str, loss: str, space: Space) -> Cell:
-    """Return a cell with a fill and a loss, and the first of all values."""
-    first: dict[str, Any] = {name: values[0] for name, values in space.items()}
-    return replace(cell, fill=fill, loss=loss, **first | ({} if loss in ("grid", "both") else {"grid_weight": 0.0}))
 
 
 def _each(cell: Cell, **values: Sequence[Any]) -> list[Cell]:

@@ -13,19 +13,18 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
-from repair_hf.analysis.costs import Item, items_of, whole_price
+from repair_hf.analysis.costs import Item, items_of, list_prices, whole_price
 from repair_hf.llm.calls import format_dollars
-from repair_hf.llm.cost import StageCost, add_stages, price_per_image, price_per_token
+from repair_hf.llm.cost import StageCost, add_stages
 from repair_hf.llm.ledger_file import paid_by
 from repair_hf.llm.tokens import count_tokens, text_tokens
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
-from repair_hf.study.methods.context import Maker
-from repair_hf.study.methods.method import Records
+from repair_hf.study.methods.method import Maker, Records
 from repair_hf.study.plan import Plan
 from repair_hf.study.setting import Models, Setting
 from repair_hf.synthesis.estimate import Rehearsal, estimate_run, rehearse
-from repair_hf.synthesis.models import find_editor, find_llm, prompts_of
+from repair_hf.synthesis.models import find_llm, prompts_of
 from repair_hf.synthesis.options import RepairOptions
 from repair_hf.synthesis.sources import SourceImages
 from repair_hf.toyworld.corpus import CAPTIONS, build_world
@@ -58,22 +57,21 @@ class Prices:
             models = self.setting.models_of(method.name)
             for part in method.parts.values():
                 asked = self._repair(part, models) if isinstance(part, Records) else self._maker(part, models)
-                for name, (_, cost) in asked.items():
+                for name, cost in asked.items():
                     if name not in found or cost.llm_calls >= found[name][1].llm_calls:
                         found[name] = models, cost
         return found
 
-    def _maker(self, maker: Maker, models: Models) -> Asked:
-        token_price, image_price = prices_of(models)
-        found = {}
-        for prompt, times in maker.asks.items():
-            calls = times * self.captions
-            asked, answered = (calls * each for each in self._tokens(prompt))
+    def _maker(self, maker: Maker, models: Models) -> dict[str, StageCost]:
+        token_price, image_price = list_prices(*models)
+        found: dict[str, StageCost] = {}
+        if calls := maker.answers * self.captions:
+            asked, answered = (calls * each for each in self._tokens(maker.prompt))
             price = asked * token_price[0] + answered * token_price[1] if token_price else None
-            found[prompt] = models, StageCost(prompt, "i2t", calls, 0, asked, answered, price)
+            found[maker.prompt] = StageCost(maker.prompt, "i2t", calls, 0, asked, answered, price)
         if count := (maker.edits + maker.draws) * self.captions:
             price = None if image_price is None else count * image_price
-            found[f"{maker.name}, images"] = models, StageCost("edit", "t2i", 0, count, 0, 0, price)
+            found[f"{maker.name}, images"] = StageCost("edit", "t2i", 0, count, 0, 0, price)
         return found
 
     @cache  # noqa: B019
@@ -86,20 +84,17 @@ class Prices:
         chats = [prompts.chat(prompt, caption=text, source_image=url) for text, url in zip(texts, urls, strict=True)]
         return sum(count_tokens(name, chat) for chat in chats) / len(rows), sum(map(text_tokens, texts)) / len(rows)
 
-    def _repair(self, wanted: Records, models: Models) -> Asked:
+    def _repair(self, wanted: Records, models: Models) -> dict[str, StageCost]:
         mining = self.setting.mining(wanted)
         most = mining["max_queries"] or self.captions
         counts = {"i2t": min(self.images, most) * mining["d_i2t"], "t2i": min(self.captions, most) * mining["d_t2i"]}
         counts = {way: count for way, count in counts.items() if way in wanted.directions}
         options = RepairOptions(**wanted.synthesize)
-        token_price, image_price = prices_of(models)
+        token_price, image_price = list_prices(*models)
         rehearsal = self._rehearsal(find_llm(models.llm)[1], options.audited, models.llm.prompts)
         estimate = estimate_run(rehearsal, counts, options, price=token_price, image_price=image_price)
-        asks = f"{wanted.mine} {options.audited} {models.llm}"  # another editor asks for images alone
-        return {
-            f"{asks} {cost.stage} {cost.direction} {models.editor if cost.image_calls else ''}": (models, cost)
-            for cost in estimate
-        }
+        asks, makes = f"{wanted.mine} {options.audited} {models.llm}", f"{models.editor}"  # another editor only makes
+        return {f"{asks} {cost.stage} {cost.direction} {makes if cost.image_calls else ''}": cost for cost in estimate}
 
     @cache  # noqa: B019
     def _rehearsal(self, model: str, audited: bool, _: str | None) -> Rehearsal:
@@ -111,15 +106,6 @@ class Prices:
         rows += [{"direction": "t2i", "q": q, "fp": (int(captions[q]) + 1) % images} for q in queries]
         options, prompts = RepairOptions(audited=audited), prompts_of(self.setting.models[None].llm)
         return rehearse(self.sample, rows, model, options, prompts)
-
-
-def prices_of(models: Models) -> tuple[tuple[float, float] | None, float | None]:
-    """Return dollars per token (in, out) and per image: 0 for local models, None for an unknown price."""
-    (llm_place, llm_name), (editor_place, editor_name) = find_llm(models.llm), find_editor(models.editor)
-    return (
-        price_per_token(llm_name, batch=models.llm.batch) if llm_place == "litellm" else (0.0, 0.0),
-        price_per_image(editor_name) if editor_place == "litellm" else 0.0,
-    )
 
 
 def total(asked: Asked) -> StageCost:

@@ -22,25 +22,29 @@ from datasets import Dataset
 from repair_hf.evaluation.cases import Cases
 from repair_hf.evaluation.near_misses import load_near_misses
 from repair_hf.llm.ledger_file import has_payments, take_over
-from repair_hf.llm.prompts import SHIPPED, Drawing, Prompts, fit_instruction
+from repair_hf.llm.prompts import Drawing, fit_instruction
 from repair_hf.mining.mine import mine
 from repair_hf.records.dataset import NoRecords, build
 from repair_hf.runtime.files import read_json
 from repair_hf.runtime.options import changed
-from repair_hf.runtime.run_folder import digest
+from repair_hf.runtime.run_folder import digest, write_json
 from repair_hf.runtime.stage import Stage
-from repair_hf.study.methods.context import Maker, MakerContext
-from repair_hf.study.methods.method import Method, Records
+from repair_hf.study.methods.context import MakerContext
+from repair_hf.study.methods.method import Maker, Method, Records
 from repair_hf.study.methods.repair import REPAIR
 from repair_hf.study.methods.samples import DROPPED, SAMPLES
 from repair_hf.study.options import parse_budget
 from repair_hf.study.setting import NEAR_MISSES, Setting
-from repair_hf.synthesis.candidates import link_candidates
+from repair_hf.synthesis.candidate_files import link_candidates
+from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.models import ORACLE, local_weights, open_chat, open_editor, open_ledger, prompts_of
 from repair_hf.synthesis.outcome import NothingRepaired
 from repair_hf.synthesis.synthesize import synthesize
+from repair_hf.training.fills import uniforms
 
+KEEP_STREAM, EPOCH = 3, 2**31  # of the draws that choose a share of the data
 SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"
+UNSELECTED = "unselected.json"  # candidate images to delete once the samples are finished
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class Products:
     @cache  # noqa: B019
     def near_misses(self, split: str) -> list[Cases]:
         """Return the near misses of a split: those that were given, or in a toy world those that this makes there."""
-        options, pairs = self.setting.options, self.setting.held_out(split)
+        options, pairs = self.setting.options, self.setting.load(split)
         if options.near_misses:
             return load_near_misses(list(options.near_misses), pairs) if split == options.test_split else []
         if self.setting.world is None:
@@ -137,6 +141,10 @@ class Products:
     def _samples(self, maker: Maker) -> Product:
         folder = self.setting.folder / maker.name
         summary = self._stage(maker, folder).run(lambda _: self._make(maker, folder))
+        if (folder / UNSELECTED).is_file():
+            for path in read_json(folder / UNSELECTED, needs=None):
+                Path(path).unlink(missing_ok=True)
+            (folder / UNSELECTED).unlink()
         samples = Dataset.from_file(str(folder / SAMPLES_FILE))
         return Product(samples, len(samples), summary["llm"], summary["images"], summary["dollars"])
 
@@ -144,13 +152,18 @@ class Products:
         models = self.setting.models[None]
         # a maker without an LLM loads none, and the ceilings apply all the same
         none: dict[str, Any] = {"llm": ORACLE, "llm_base_url": None, "reasoning_effort": None, "batch": False}
-        llm = models.llm if maker.asks else replace(models.llm, **none)
+        llm = models.llm if maker.prompt else replace(models.llm, **none)
         with open_ledger(llm, folder) as ledger:
             chat = open_chat(llm, ledger)
             editor = open_editor(models.editor, models.llm) if "editor" in maker.means else None
             pairs, base, parser = self.setting.pairs, self.setting.base, self.setting.spacy_model
-            context = MakerContext(maker, pairs, base, chat, editor, spacy_model=parser)
+            save_as = models.editor.editor_format
+            context = MakerContext(maker, pairs, base, chat, editor, spacy_model=parser, save_as=save_as)
             rows = asyncio.run(context.run())
+        if not (models.editor.keep_candidates or isinstance(editor, HostedEditor)):
+            made = {str(path.absolute()) for path in context.files}
+            selected = {row["edit_image"]["path"] for row in rows if row.get("edit_image")}
+            write_json(folder / UNSELECTED, sorted(made - selected))
         samples = build(rows, folder / SAMPLES_FILE, SAMPLES)
         build(context.dropped, folder / DROPPED_FILE, DROPPED)
         return {
@@ -165,32 +178,33 @@ class Products:
     def _stage(self, maker: Maker, folder: Path) -> Stage:
         """Return the folder of a maker's samples. Options that it does not use may change later."""
         models = self.setting.models[None]
-        used = {"editor": models.editor, "llm": models.llm}
-        weights = local_weights(models.editor).items()
-        inputs: dict[str, Any] = {
-            name: value for name, value in weights if name.removesuffix("_digest") in maker.means
-        }
-        if maker.parses:
-            inputs["spacy_model"] = self.setting.spacy_model
+        prompts, means = prompts_of(models.llm), maker.means
+        images = [prompts.image(fit_instruction(""))] if maker.edits else []
+        images += [Drawing("")] if maker.draws else []
+        inputs: dict[str, Any] = local_weights(models.editor) if "editor" in means else {}
+        inputs |= {"spacy_model": self.setting.spacy_model} if maker.parses else {}
         inputs |= {
             "maker": maker.name,
             "pairs_fingerprint": self.setting.pairs.fingerprint,
             "model_digest": self.setting.base.digest,
-            "prompts": wording_digest(maker, prompts_of(models.llm)),
+            "prompts": digest([prompts.digest((maker.prompt,) if maker.prompt else ()), images]),
         }
-        return Stage("study", folder, [value for name, value in used.items() if name in maker.means], inputs)
-
-
-def wording_digest(maker: Maker, prompts: Prompts = SHIPPED) -> str:
-    """Digest the prompts for texts and images of a maker."""
-    images = [prompts.image(fit_instruction(""))] if maker.edits else []
-    images += [Drawing("")] if maker.draws else []
-    return digest([prompts.digest(tuple(maker.asks)), images])
+        used = {"editor": models.editor, "llm": models.llm}
+        return Stage("study", folder, [options for name, options in used.items() if name in means], inputs)
 
 
 def has_edit(records: Dataset) -> np.ndarray:
     """Return which records hold an edit, (n,)."""
     return np.array([similarities is not None for similarities in records["candidate_similarities"][:]], bool)
+
+
+def part_of(data: Dataset, share: float) -> Dataset:
+    """Select a random share of samples, or of records with an edit; a larger share contains every smaller one."""
+    if share >= 1:
+        return data
+    own = np.flatnonzero(has_edit(data)) if "candidate_similarities" in data.column_names else np.arange(len(data))
+    chance = uniforms(0, np.full(len(own), EPOCH), np.arange(len(own)), KEEP_STREAM)
+    return data.select(np.sort(own[np.argsort(chance, kind="stable")[: round(share * len(own))]]))
 
 
 def cost_of(folders: Sequence[Path]) -> tuple[int | None, int | None, float | None]:

@@ -24,12 +24,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from repair_hf.evaluation.retrieval import DIRECTIONS, retrieval_metrics
+from repair_hf.evaluation.retrieval import DIRECTIONS, query_values, retrieval_metrics
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import write_atomically
 
 BASE = "base"
 MEASURES = ("truth", "edit")  # bits of a near miss, from the lowest
+SCORED = ("i2t_R@1", "t2i_R@1", "i2t_truth", "t2i_truth")  # both measures, in both directions
 MOST = 2**16 - 1  # ranks from here on count as one
 
 
@@ -92,20 +93,20 @@ class Row:
         return {way: np.asarray(self[f"{way}_ranks"], np.int64) for way in DIRECTIONS}
 
     @cached_property
-    def near(self) -> dict[str, np.ndarray]:
-        """Whether each near miss is right, by `i2t_truth` and so on; empty without near misses."""
-        found = {way: np.asarray(self[f"near_{way}"] or [], np.int64) for way in DIRECTIONS}
-        return {
-            f"{way}_{measure}": (bits >> place & 1).astype(bool)
-            for way, bits in found.items()
-            for place, measure in enumerate(MEASURES)
-            if len(bits)
-        }
+    def queries(self) -> dict[str, np.ndarray]:
+        """Each query's value, (Q,), of the metrics that are means: `i2t_R@1` and so on, and those of near misses."""
+        kinds = {way: query_values(self.ranks[way]) for way in DIRECTIONS}
+        found = {f"{way}_{name}": values for way, each in kinds.items() for name, values in each.items()}
+        for way in DIRECTIONS:
+            bits = np.array(self[f"near_{way}"] or [], np.int64)
+            for place, name in enumerate(MEASURES if len(bits) else ()):
+                found[f"{way}_{name}"] = (bits >> place & 1).astype(float)
+        return found
 
     @cached_property
     def metrics(self) -> dict[str, float]:
         """`i2t_R@1` and so on, and the accuracies on near misses, `i2t_truth` and so on."""
-        return retrieval_metrics(self.ranks) | {name: float(right.mean()) for name, right in self.near.items()}
+        return retrieval_metrics(self.ranks) | {name: float(each.mean()) for name, each in self.queries.items()}
 
 
 class Results:
@@ -127,22 +128,6 @@ class Results:
             raise UserError(f"{self.file} cannot be read as the results of a study ({error}); delete it.") from error
         rows = [Row(Cell(**{each.name: one[each.name] for each in fields(Cell)}), **one) for one in table.to_pylist()]
         self.rows, self._read_at = {row.cell: row for row in rows}, now
-
-    def find(self, cell: Cell, *, options: str, content: str | None = None) -> Row | None:
-        """Return a finished cell; None if there is none.
-
-        Raises:
-            UserError: If it was made with other options, or (if `content` is given) from other data.
-        """
-        row = self.rows.get(cell)
-        for name, wanted in (("options", options), ("content", content)):
-            if row is not None and wanted is not None and row[name] != wanted:
-                of = "with other options" if name == "options" else "from other data or records"
-                raise UserError(
-                    f"{self.file} has `{cell.method}` on `{cell.data}` made {of} (digest {row[name]}, now {wanted}). "
-                    "Give another --output and --results, or the options that it was made with."
-                )
-        return row
 
     def add(self, row: Row) -> None:
         """Add a row to the file; one of the same cell is replaced."""

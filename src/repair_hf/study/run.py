@@ -7,10 +7,11 @@ a method trains on, by `methods/`; `cells` trains and evaluates one method with 
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,7 @@ from repair_hf.llm.batches import BatchesOpen
 from repair_hf.records.dataset import NoRecords
 from repair_hf.runtime.options import UserError, did_you_mean, fill
 from repair_hf.study.cells import run_cell
-from repair_hf.study.methods.context import Maker
-from repair_hf.study.methods.registry import check_installed
+from repair_hf.study.methods.method import Maker
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
 from repair_hf.study.plan import Plan
 from repair_hf.study.products import Products
@@ -114,11 +114,24 @@ class Study:
         self.with_provider: dict[str, BatchesOpen] = {}
 
     def find(self, cell: Cell) -> Row | None:
-        """Return a finished cell, checked against this study's options and, unless for a table, against its data."""
-        if cell not in self.results.rows:
+        """Return a finished cell; None if there is none.
+
+        Raises:
+            UserError: If it was made with other options, or (unless for a table) from other data.
+        """
+        row, setting = self.results.rows.get(cell), self.setting
+        if row is None:
             return None
-        content = None if self.setting.options.table else self.setting.content(cell.split)
-        return self.results.find(cell, options=self.setting.digest(cell.method, cell.split), content=content)
+        digests = {"with other options": ("options", setting.digest(cell.method, cell.split))}
+        if not setting.options.table:
+            digests["from other data or records"] = "content", setting.content(cell.split)
+        for how, (name, wanted) in digests.items():
+            if row[name] != wanted:
+                raise UserError(
+                    f"{self.results.file} has `{cell.method}` on `{cell.data}` made {how} (digest {row[name]}, now "
+                    f"{wanted}). Give another --output and --results, or the options that it was made with."
+                )
+        return row
 
     def submit(self) -> None:
         """With a batch API, give the provider all batches, before the first training."""
@@ -175,37 +188,36 @@ def chosen(settings: Sequence[Setting]) -> list[str]:
             meant = did_you_mean([name], methods)
             raise UserError(f"`methods` has {name!r}, which is unknown. {meant}See `repair-hf study --list`.")
         if name in lacks:
-            raise UserError(f"The method `{name}` needs {in_words(lacks[name])}; set it, or leave the method out.")
+            raise UserError(f"The method `{name}` needs {lacks[name]}; set it, or leave the method out.")
     return list(names) or [name for name in methods if name not in lacks]
 
 
-def lacking(settings: Sequence[Setting]) -> dict[str, list[str]]:
-    """Return the methods that need options which are not set, and these."""
+def lacking(settings: Sequence[Setting]) -> dict[str, str]:
+    """Return the methods that need options which are not set, and these in words."""
     found = {
         name: sorted({lack for setting in settings for lack in setting.lacks(method)})
         for name, method in settings[0].methods.items()
     }
-    return {name: lacks for name, lacks in found.items() if lacks}
-
-
-def in_words(options: Iterable[str]) -> str:
-    """Return the names of some options as part of a sentence."""
-    return " and ".join(f"`{option}`" for option in options)
+    return {name: " and ".join(f"`{lack}`" for lack in lacks) for name, lacks in found.items() if lacks}
 
 
 def check(settings: Sequence[Setting], wanted: Sequence[str]) -> None:
     """Report a missing or damaged split, model or package before anything is paid, also in a dry run."""
     methods, options = [settings[0].methods[name] for name in wanted], settings[0].options
-    check_installed(methods)
     for setting in settings:
         if setting.options.records:
             setting.records  # noqa: B018  # loads and checks them
         if setting.world is None:
             for split in (options.test_split, *([options.validation_split] if options.tune else [])):
-                setting.held_out(split)
+                setting.load(split)
         for method in methods:
             (llm, editor), means = setting.models_of(method.name), setting.means(method)
-            if "spacy_model" in means and setting.spacy_model != "world":
+            if method.needs and importlib.util.find_spec(method.needs) is None:
+                raise UserError(
+                    f"`{method.name}` needs a package that is not installed ({method.needs}): pip install "
+                    "'repair-hf[study]', or leave this method out."
+                )
+            if "spacy_model" in means:
                 load_parser(setting.spacy_model, noun_chunks=True)
             if "llm" in means:
                 check_llm(llm)

@@ -19,8 +19,7 @@ from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import PairsOptions, UserError, changed, fields_of, fill, neutral_names
 from repair_hf.runtime.run_folder import digest
-from repair_hf.study.methods.context import TOY
-from repair_hf.study.methods.method import Method, Records
+from repair_hf.study.methods.method import TOY, Method, Records
 from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.methods.repair import REPAIR
 from repair_hf.study.options import OWN_DATA, SIZES, StudyOptions, StudyPairsOptions
@@ -76,16 +75,17 @@ class Setting:
         self.methods = load_methods(options.swaps or ())
         self.spacy_model = options.spacy_model or ("world" if self.is_toy else PARSER)
 
-    def build(self) -> None:
-        """Draw the toy world, unless it is there."""
+    @cache  # noqa: B019
+    def load(self, split: str | None) -> Pairs:
+        """Load the pairs of a split, None for those to train on. A toy world is drawn, unless it is there."""
         if self.world is not None:
             with self.lock("world"):
                 build_world(self.pairs_options.pairs, splits=dict(self.world), domain=DOMAIN)
+        return load_wanted(self.pairs_options, split)
 
-    @cached_property
+    @property
     def pairs(self) -> Pairs:
-        self.build()
-        return load_wanted(self.pairs_options)
+        return self.load(None)
 
     @cached_property
     def truth(self) -> Truth:
@@ -106,14 +106,9 @@ class Setting:
         return DualEncoder.from_pretrained(self.options.model)
 
     @cache  # noqa: B019
-    def held_out(self, split: str) -> Pairs:
-        self.build()
-        return load_wanted(self.pairs_options, split)
-
-    @cache  # noqa: B019
     def content(self, split: str | None = None) -> str:
         """Digest what is trained from, and evaluated on: the same on any machine and in any folder."""
-        read = [self.pairs] if split is None else [self.pairs, self.held_out(split)]
+        read = [self.load(each) for each in dict.fromkeys((None, split))]
         data = [[each.images["image_id"][:], each.captions["caption"][:]] for each in read]
         records = self.records["record_id"][:] if self.options.records else []
         return digest([*data, self.base.digest, records])

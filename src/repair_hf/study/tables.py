@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,13 @@ from repair_hf.analysis.report import Finding
 from repair_hf.analysis.tables import NONE, label, markdown, mean_cell
 from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.runtime.run_folder import write_atomically
-from repair_hf.study.differences import BOTH, NEAR, RETRIEVAL, Gain, differences, gain
-from repair_hf.study.plan import PLAIN, SCORED, Arm, Plan
-from repair_hf.study.results import MEASURES, Cell, Row
+from repair_hf.study.differences import BOTH, NEAR, RETRIEVAL, gain
+from repair_hf.study.plan import PLAIN, Arm, Plan
+from repair_hf.study.results import MEASURES, SCORED, Cell
 
-COSTS = ("samples", "LLM calls", "images", "dollars")
+Lines = Mapping[str, Arm]  # a line of the tables: name -> the base, an arm, or plain training of another length
 R1 = SCORED[:2]
+COSTS = {"samples": "samples", "LLM calls": "llm_calls", "images": "images", "dollars": "dollars"}  # columns of a row
 FEW = 200  # images; with fewer, an interval of R@1 is about ten points wide
 TOY = (
     "The world is a toy: its pictures are drawn, and its LLM and image editor are scripted. The numbers say nothing "
@@ -33,40 +34,12 @@ TOY = (
 )
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line of the tables: the base, an arm, or plain training of another length than its own."""
-
-    name: str
-    rows: Sequence[Row]  # one of each seed
-    arm: Arm | None = None
-    # gains over plain training of equal steps and of equal compute, by metric; empty for plain training itself
-    steps: Mapping[str, Gain] = field(default_factory=dict)
-    compute: Mapping[str, Gain] = field(default_factory=dict)
-
-    def cells(self, metrics: Sequence[str]) -> list[str]:
-        """Return the mean of each metric over seeds."""
-        return [mean_cell([row.metrics for row in self.rows], metric) for metric in metrics]
-
-    def costs(self) -> list[str]:
-        """Return what the part of the data that is trained on has cost; see `COSTS`."""
-        if self.arm is None:
-            return [NONE] * len(COSTS)
-        row, places = self.rows[0], {"samples": 0, "llm_calls": 0, "images": 0, "dollars": 2}
-        return [NONE if row[name] is None else f"{row[name] * row['share']:,.{n}f}" for name, n in places.items()]
-
-
 def tables_of(plans: Sequence[Plan]) -> list[Finding]:
     """Return all tables of what is finished, on one or several datasets."""
     bases = {plan.setting.name: base for plan in plans if (base := plan.base())}
-    arms = [arm for plan in plans for arm in plan.arms() if arm.cell.data in bases]
-    lines = [Line(f"base{_of(name, bases)}", [row]) for name, row in bases.items()]
-    for name, arm in labels(arms).items():
-        gained: list[Mapping[str, Gain]] = []
-        if arm.rows[0] is not arm.same_steps[0]:  # plain training itself
-            gained = [differences(arm.rows, rows, bases[arm.cell.data]) for rows in (arm.same_steps, arm.same_compute)]
-        lines.append(Line(name, arm.rows, arm, *gained))
-    lines += [Line(name, rows) for name, rows in plain_runs(arms, bases).items()]
+    arms = [arm for plan in plans for arm in plan.arms()]
+    lines = {f"base{_of(name, bases)}": Arm([row], row) for name, row in bases.items()}
+    lines |= labels(arms) | plain_runs(arms, bases)
     papers = {plan.setting.name: paper for plan in plans if (paper := plan.setting.options.paper)}
     found = [left_out(plans), summary(lines), retrieval(lines, papers), near_misses(lines), gains(lines)]
     found += [default(lines), cost(lines), tuning(plans)]
@@ -93,14 +66,39 @@ def labels(arms: Sequence[Arm]) -> dict[str, Arm]:
     return found
 
 
-def plain_runs(arms: Sequence[Arm], bases: Mapping[str, Row]) -> dict[str, Sequence[Row]]:
+def plain_runs(arms: Sequence[Arm], datasets: Any) -> dict[str, Arm]:
     """Return the runs of plain training of other lengths than its own."""
     own = {arm.cell for arm in arms if arm.cell.method == PLAIN}
-    found: dict[Cell, Sequence[Row]] = {}
+    found: dict[Cell, Arm] = {}
     for arm in arms:
-        found |= {rows[0].cell: rows for rows in (arm.same_steps, arm.same_compute) if rows[0].cell not in own}
+        runs = Arm(arm.same_steps, arm.base), Arm(arm.same_compute, arm.base)
+        found |= {each.cell: each for each in runs if each.cell not in own}
     kept = sorted(found, key=lambda cell: (cell.data, cell.epochs))
-    return {f"{PLAIN}{_of(cell.data, bases)}, {cell.epochs:g} epochs": found[cell] for cell in kept}
+    return {f"{PLAIN}{_of(cell.data, datasets)}, {cell.epochs:g} epochs": found[cell] for cell in kept}
+
+
+def cells_of(one: Arm) -> dict[str, str]:
+    """Format what the tables say of a line, by column: means over seeds, gains, and what data and training took."""
+    row, cell = one.rows[0], one.cell
+    found = {_head(name): mean_cell([each.metrics for each in one.rows], name) for name in (*RETRIEVAL, *NEAR)}
+    for name in (*SCORED, BOTH):
+        for against, column in (("compute", "gain"), ("steps", "gain at equal steps")):
+            found[f"{_head(name)}, {column}"] = str(one.gains[against].get(name, NONE))
+    if not one.same_steps:
+        return found | dict.fromkeys(COSTS, NONE)
+    weight = f"{cell.grid_weight:g}" if cell.grid_weight else ""
+    for head, name in COSTS.items():  # of the part of the data that is trained on
+        found[head] = NONE if row[name] is None else f"{row[name] * row['share']:,.{2 * (name == 'dollars')}f}"
+    return found | {
+        "samples trained on": f"{row['samples_encoded']:,}",
+        "learning rate": f"{cell.learning_rate:g}",
+        "epochs": f"{cell.epochs:g}",
+        "loss": " ".join(filter(None, (cell.fill, cell.loss, weight))) or NONE,
+        "steps": f"{row['steps']:,}",
+        "items": f"{row['items']:,.0f}",
+        "seconds": f"{statistics.fmean(each['seconds'] for each in one.rows):,.0f}",
+        "steps for equal compute": f"{one.ratio:g}x",
+    }
 
 
 def left_out(plans: Sequence[Plan]) -> Finding | None:
@@ -113,14 +111,13 @@ def left_out(plans: Sequence[Plan]) -> Finding | None:
     return Finding("left_out", "Left out", text) if text else None
 
 
-def summary(lines: Sequence[Line]) -> Finding:
+def summary(lines: Lines) -> Finding:
     """Tabulate R@1, near misses, the gain over plain training at equal compute, and the cost of the data."""
     metrics = _measured(lines)
     gained = [*metrics, BOTH]
-    rows = [one.cells(metrics) + [str(one.compute.get(each, NONE)) for each in gained] + one.costs() for one in lines]
-    heads = [*map(_head, metrics), *(f"{_head(metric)}, gain" for metric in gained), *COSTS]
-    sizes = sorted({len(one.rows[0].ranks["i2t"]) for one in lines})
-    seeds = max((len(one.rows) for one in lines), default=0)
+    table = _table(lines, [*map(_head, metrics), *(f"{_head(name)}, gain" for name in gained), *COSTS])
+    sizes = sorted({len(one.rows[0].ranks["i2t"]) for one in lines.values()})
+    seeds = max((len(one.rows) for one in lines.values()), default=0)
     alone = "" if seeds > 1 else " (one seed: other images alone)"
     few = ", too few for a conclusion" if min(sizes, default=FEW) < FEW else ""
     note = (
@@ -128,82 +125,71 @@ def summary(lines: Sequence[Line]) -> Finding:
         "*near*: share of near misses in which the query is nearer to the truth than to the false positive. *Gain*: "
         f"over plain training of equal compute, in points, with the 95% interval{alone} (*: excludes 0); *both*: the "
         "mean of the gains before it. "
-        f"These are {len([one for one in lines if one.compute]) * len(gained)} comparisons; one in twenty excludes 0 "
-        "by chance."
+        f"These are {len(_compared(lines)) * len(gained)} comparisons; one in twenty excludes 0 by chance."
     )
-    return Finding("summary", "In one table", note, _frame(heads, lines, rows))
+    return Finding("summary", "In one table", note, table)
 
 
-def retrieval(lines: Sequence[Line], papers: Mapping[str, str]) -> Finding:
+def retrieval(lines: Lines, papers: Mapping[str, str]) -> Finding:
     """Tabulate R@1, R@5, R@10 and MRR of all trainings; `papers` says which dataset of RePair's paper a dataset is."""
-    rows, heads = [one.cells(RETRIEVAL) for one in lines], [*map(label, RETRIEVAL)]
+    table = _table(lines, [*map(_head, RETRIEVAL)])
     note = (
         "R@K in %: an annotated positive is among the top K. MRR: mean of 1 / rank of the best one. Ties are ranked "
         "pessimistically. ±: standard deviation over seeds."
     )
     if papers:
         published = {name: published_results(paper) for name, paper in papers.items()}
-        for one, cells in zip(lines, rows, strict=True):
-            figures = published.get(one.rows[0].cell.data, {}).get(one.rows[0].cell.method, {})
-            cells += [f"{float(figures[metric]):.2f}" if figures.get(metric) else NONE for metric in R1]
-        heads += [f"paper: {label(name)}" for name in R1]
+        for name in R1:
+            figures = [published.get(one.cell.data, {}).get(one.cell.method, {}).get(name) for one in lines.values()]
+            table[f"paper: {label(name)}"] = [f"{float(each):.2f}" if each else NONE for each in figures]
         named = " and ".join(papers.values())
         note += f" The columns `paper` hold the figures of RePair's paper for {named}; they were not measured here."
-    data = [{"method": one.name, "seed": row.cell.seed, **row.metrics} for one in lines for row in one.rows]
-    return Finding("retrieval", "Retrieval", note, _frame(heads, lines, rows), data=pd.DataFrame(data))
+    data = [{"method": name, "seed": row.cell.seed, **row.metrics} for name, one in lines.items() for row in one.rows]
+    return Finding("retrieval", "Retrieval", note, table, data=pd.DataFrame(data))
 
 
-def near_misses(lines: Sequence[Line]) -> Finding | None:
+def near_misses(lines: Lines) -> Finding | None:
     """Tabulate the accuracies on near misses, if there are any."""
-    measured = [one for one in lines if one.rows[0].near]
+    measured = {name: one for name, one in lines.items() if not set(NEAR).isdisjoint(one.rows[0].metrics)}
     if not measured:
         return None
-    near = lines[0].rows[0].near
+    near = next(iter(lines.values())).rows[0].queries
     counts = [f"{len(near[f'{way}_truth']):,} {way.upper()}" for way in DIRECTIONS if f"{way}_truth" in near]
     note = (
         f"{', '.join(counts)}: failures of the base in this split, audited and repaired. *Truth*: share in which the "
         "query is nearer to the truth than to the false positive, 0 for the base. *Edit*: nearer to the edit than to "
         "what it was made from."
     )
-    table = _frame([*map(_head, NEAR)], measured, [one.cells(NEAR) for one in measured])
-    return Finding("near_misses", "Near misses", note, table)
+    return Finding("near_misses", "Near misses", note, _table(measured, [*map(_head, NEAR)]))
 
 
-def gains(lines: Sequence[Line]) -> Finding | None:
+def gains(lines: Lines) -> Finding | None:
     """Tabulate each arm's gain over plain training at equal steps; the CSV has that at equal compute, too."""
-    compared = [one for one in lines if one.steps]
-    if not compared:
+    if not (compared := _compared(lines)):
         return None
-    metrics = [*_measured(compared), BOTH]
-    rows = [
-        [*(str(one.steps.get(metric, NONE)) for metric in metrics), f"{one.arm.ratio:g}x"]
-        for one in compared
-        if one.arm
-    ]
-    bounds = ("mean", "low", "high")
+    heads = {f"{_head(name)}, gain at equal steps": _head(name) for name in (*_measured(compared), BOTH)}
     data = [
-        {"method": one.name, "against": f"equal {against}", "metric": metric}
-        | {bound: getattr(found, bound) for bound in bounds}
-        for one in compared
-        for against, by_metric in (("steps", one.steps), ("compute", one.compute))
+        {"method": name, "against": f"equal {against}", "metric": metric}
+        | {bound: getattr(found, bound) for bound in ("mean", "low", "high")}
+        for name, one in compared.items()
+        for against, by_metric in one.gains.items()
         for metric, found in by_metric.items()
     ]
     note = (
         "Gain over plain training of as many steps, in points, with the 95% interval (*: excludes 0). Steps for equal "
         "compute: as many as encode the method's images or captions, whichever is more."
     )
-    table = _frame([*map(_head, metrics), "steps for equal compute"], compared, rows)
+    table = _table(compared, [*heads, "steps for equal compute"]).rename(columns=heads)
     return Finding("gains", "Against plain training of equal steps", note, table, data=pd.DataFrame(data))
 
 
-def default(lines: Sequence[Line]) -> Finding | None:
+def default(lines: Lines) -> Finding | None:
     """Apply the rule of docs/study.md for the default of `train`: which fill, loss and grid weight of `repair`."""
-    arms = {one.name: one.arm for one in lines if one.arm and one.arm.cell.method == "repair"}
+    arms = {name: one for name, one in lines.items() if one.cell.method == "repair"}
     if len(arms) < 2 or len({arm.cell.data for arm in arms.values()}) > 1:
         return None
-    base = lines[0].rows[0]
     scores, r1 = (
-        {name: gain(arm.rows, arm.same_compute, base, metrics).of_images() for name, arm in arms.items()}
+        {name: gain(arm.rows, arm.same_compute, arm.base, metrics).of_images() for name, arm in arms.items()}
         for metrics in (SCORED, R1)
     )
     allowed = [name for name in arms if r1[name].high >= 0] or list(arms)
@@ -223,28 +209,15 @@ def default(lines: Sequence[Line]) -> Finding | None:
     return Finding("default", "Which default", note, pd.DataFrame(rows, columns=heads))
 
 
-def cost(lines: Sequence[Line]) -> Finding:
+def cost(lines: Lines) -> Finding:
     """Tabulate what each arm's data and training cost, and its settings."""
-    trained, rows = [one for one in lines if one.arm], []
-    for line in trained:
-        row, one = line.rows[0], line.rows[0].cell
-        how = " ".join(filter(None, (one.fill, one.loss, f"{one.grid_weight:g}" if one.grid_weight else "")))
-        cells = [
-            f"{row['samples_encoded']:,}",
-            f"{one.learning_rate:g}",
-            f"{one.epochs:g}",
-            how or NONE,
-            f"{row['steps']:,}",
-            f"{row['items']:,.0f}",
-            f"{statistics.fmean(each['seconds'] for each in line.rows):,.0f}",
-        ]
-        rows.append([*line.costs(), *cells])
     heads = "samples trained on,learning rate,epochs,loss,steps,items,seconds".split(",")
     note = (
         "Calls, images and dollars as if methods shared nothing, rejects included; dollars at list prices, 0 for "
         "models on this machine. Items: images and captions that the training encoded."
     )
-    return Finding("cost", "Cost", note, _frame([*COSTS, *heads], trained, rows))
+    trained = {name: one for name, one in lines.items() if one.same_steps}
+    return Finding("cost", "Cost", note, _table(trained, [*COSTS, *heads]))
 
 
 def tuning(plans: Sequence[Plan]) -> Finding | None:
@@ -282,8 +255,12 @@ def _of(data: str, datasets: Any) -> str:
     return f" on {data}" if len(datasets) > 1 else ""
 
 
-def _measured(lines: Sequence[Line]) -> list[str]:
-    return [name for name in SCORED if any(name in one.rows[0].metrics for one in lines)]
+def _compared(lines: Lines) -> Lines:
+    return {name: one for name, one in lines.items() if one.gains["steps"]}
+
+
+def _measured(lines: Lines) -> list[str]:
+    return [name for name in SCORED if any(name in one.rows[0].metrics for one in lines.values())]
 
 
 def _head(metric: str) -> str:
@@ -291,6 +268,6 @@ def _head(metric: str) -> str:
     return metric if metric == BOTH else f"{way.upper()} near {measure}" if measure in MEASURES else label(metric)
 
 
-def _frame(heads: Sequence[str], lines: Sequence[Line], rows: Sequence[Sequence[str]]) -> pd.DataFrame:
-    cells = [[one.name, *row] for one, row in zip(lines, rows, strict=True)]
-    return pd.DataFrame(cells, columns=["method", *heads])
+def _table(lines: Lines, heads: Sequence[str]) -> pd.DataFrame:
+    cells = [{"method": name} | cells_of(one) for name, one in lines.items()]
+    return pd.DataFrame(cells).reindex(columns=["method", *heads])

@@ -1,43 +1,44 @@
-"""Candidate images on disk: each is made once, even if the run is interrupted.
+"""Candidate images of edits: each is made once, even if the run is interrupted.
 
-A file is named by what it was made from (editor, source, instruction, seed) and written atomically, so a file that
-exists is complete. It is not made again, unless a disk damaged it later. Where an editor on this machine made no
-image, a file `.none` stands for it; what a provider did is in the ledger, under the name of the file.
+A file is named by what it was made from (editor, source, instruction, seed). It is not made again, unless a disk
+damaged it later, or it was not selected and is deleted, and now another retriever selects. Where an editor on this
+machine made no image, a file stands for it; what a provider did is in the ledger, under the name of the file.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
-import os
-import shutil
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-from PIL.PngImagePlugin import PngInfo
-
 from repair_hf.llm.cost import Usage
 from repair_hf.llm.errors import FailedRequest
 from repair_hf.llm.ledger import Ledger, Reply, Topic
 from repair_hf.llm.prompts import DRAW, draws
 from repair_hf.llm.sending import Question, Send
-from repair_hf.pairs.images import UNDECODABLE, open_image
-from repair_hf.runtime.run_folder import digest, write_atomically
+from repair_hf.runtime.run_folder import write_atomically
+from repair_hf.synthesis.candidate_files import (
+    FOLDER,
+    SUFFIXES,
+    candidate_files,
+    is_damaged,
+    refusal_file,
+    save_candidate,
+    was_let_go,
+)
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
+from repair_hf.synthesis.options import Format
 from repair_hf.synthesis.outcome import UNREACHED
 from repair_hf.synthesis.sources import SourceImages, open_picture
 
 logger = logging.getLogger(__name__)
 
-FOLDER = "candidates"  # beside the ledger
-SMALLEST = 16  # pixels of a side
 GRACE = 60.0  # seconds that images on their way get to arrive when a run stops; they are paid for already
 
 
@@ -45,7 +46,8 @@ class Candidates:
     """Make and keep the candidate images of a run.
 
     `seed` fixes the editor's draws; an editor at a provider takes none, there it only separates runs. Images lie
-    beside the ledger, which pays for those of such an editor.
+    beside the ledger, which pays for those of such an editor. New ones get the format `save_as`. Those that the
+    `retriever` of this digest once did not select are not made again.
 
     Attributes:
         made: How many candidates this run has made; `found` were there.
@@ -56,14 +58,23 @@ class Candidates:
     """
 
     def __init__(
-        self, editor: ImageEditor | HostedEditor, sources: SourceImages, ledger: Ledger, *, count: int, seed: int
+        self,
+        editor: ImageEditor | HostedEditor,
+        sources: SourceImages,
+        ledger: Ledger,
+        *,
+        count: int,
+        seed: int,
+        save_as: Format = "png",
+        retriever: str = "",
     ) -> None:
         self.editor, self.sources, self.ledger, self.count, self.seed = editor, sources, ledger, count, seed
+        self.suffix, self.retriever = SUFFIXES[save_as], retriever
         self.folder = ledger.folder / FOLDER
         self._sender = editor.sender(ledger) if isinstance(editor, HostedEditor) else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="image-editor")  # of an editor on this machine
         self.made, self.found, self.usage = 0, 0, Usage()
-        self._has_warned = False
+        self._has_warned = self._is_closing = False
         self._draining: asyncio.Task[None] | None = None
         self._edits: dict[str, asyncio.Task[list[Path | None]]] = {}
 
@@ -73,6 +84,7 @@ class Candidates:
         try:
             yield
         finally:
+            self._is_closing = True
             await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
             self.stop()
             if self._draining is not None:
@@ -89,6 +101,8 @@ class Candidates:
 
     async def make(self, fp: int, instruction: str) -> list[Path | None]:
         """The files of the M candidates; None where the editor gave no image. Equal edits are made once.
+
+        A file that does not exist was not selected before.
 
         Raises:
             UnreadableImage: If the source cannot be opened.
@@ -111,18 +125,22 @@ class Candidates:
         made_from: dict[str, Any] = {"source": self.sources.digest(fp), "instruction": instruction, "seed": self.seed}
         if instruction.startswith(DRAW) and not draws(instruction):  # an edit in the words of a drawing
             made_from |= {"draws": False}
-        return candidate_files(self.folder, self.count, {"editor": self.editor.id, **made_from})
+        return candidate_files(self.folder, self.count, {"editor": self.editor.id, **made_from}, self.suffix)
+
+    def _exists(self, path: Path) -> bool:
+        """Return whether a candidate is there, or needed no more."""
+        return path.is_file() or was_let_go(path, self.retriever)
 
     def _missing(self, paths: list[Path]) -> list[Path]:
         """Return the candidates that are still to be made."""
-        return [path for path in paths if not path.is_file() and not self._is_refused(path)]
+        return [path for path in paths if not self._exists(path) and not self._is_refused(path)]
 
     def _is_refused(self, path: Path) -> bool:
         """Return whether an editor is known to make no image here."""
         if self._sender is None:
             return refusal_file(path).is_file()
         call = self.ledger.find(path.stem)
-        return call is not None and call.reply is not None and call.reply.text != path.name
+        return call is not None and call.reply is not None and Path(call.reply.text).stem != path.stem
 
     async def _make(self, fp: int, instruction: str, paths: list[Path]) -> list[Path | None]:
         await asyncio.to_thread(self._set_broken_aside, paths)
@@ -130,13 +148,15 @@ class Candidates:
         if missing:
             file = self.sources.file(fp)
             if not isinstance(self.editor, HostedEditor):
+                if self._is_closing:
+                    raise asyncio.CancelledError
                 await asyncio.get_running_loop().run_in_executor(
                     self._thread, edit_here, self.editor, file, instruction, missing
                 )
             else:
                 send = await self.editor.request(file, instruction)
                 await _all(self._buy(self.editor, send, path) for path in missing)
-        given = [path if path.is_file() else None for path in paths]
+        given = [path if self._exists(path) else None for path in paths]
         for path in paths:
             call = None if path in missing or self._sender is None else self.ledger.find(path.stem)
             if call is not None and call.reply is not None:
@@ -149,10 +169,7 @@ class Candidates:
     def _set_broken_aside(self, paths: list[Path]) -> None:
         """Rename files that are damaged, so that they are made again; the first of a run is logged."""
         for path in filter(Path.is_file, paths):
-            try:
-                with open_image(path.read_bytes()) as image:
-                    image.verify()  # the checksums of a PNG
-            except UNDECODABLE:
+            if is_damaged(path):
                 path.replace(path.with_suffix(".broken"))
                 if not self._has_warned:
                     again = "made" if self._sender is None else "paid for"
@@ -194,56 +211,6 @@ def edit_here(editor: ImageEditor, source: bytes, instruction: str, paths: Seque
         if fault := save_candidate(path, image):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(refusal_file(path), fault + "\n")
-
-
-def save_candidate(path: Path, image: Image.Image | None) -> str | None:
-    """Write a candidate as a lossless PNG; or return why the image is none."""
-    if image is None:
-        return "no image that can be read"
-    if min(image.size) < SMALLEST:
-        return f"an image of {image.width} x {image.height} pixels"
-    if not image.getbbox():  # by a safety checker, or because numbers overflowed in half precision
-        return "a black image"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    notes = PngInfo()
-    for key, value in image.info.items():
-        if isinstance(value, str):
-            notes.add_itxt(str(key), value)
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", pnginfo=notes, compress_level=3)  # a third of the time of level 6, 5% more bytes
-    write_atomically(path, buffer.getvalue())
-    return None
-
-
-def refusal_file(path: Path) -> Path:
-    """The file that stands for a candidate that the editor did not make."""
-    return path.with_suffix(".none")
-
-
-def candidate_files(folder: Path, count: int, made_from: Mapping[str, Any]) -> list[Path]:
-    """Return the paths of the candidates of an edit.
-
-    `made_from` has the `editor`, the SHA-256 of the `source`'s file, the `instruction` and the `seed`.
-    """
-    names = [digest({**made_from, "candidate": m}) for m in range(count)]
-    return [folder / name[:2] / f"{name}.png" for name in names]
-
-
-def link_candidates(source: Path, target: Path) -> None:
-    """Take over the candidate images of another folder; without hard links they are copied."""
-    if (source / FOLDER).is_dir():
-        shutil.copytree(source / FOLDER, target / FOLDER, copy_function=_link, dirs_exist_ok=True)
-
-
-def _link(source: str, target: str) -> None:
-    if os.path.exists(target):  # another folder has the same image
-        return
-    try:
-        os.link(source, target)
-    except OSError:  # another disk, or a file system without hard links
-        draft = f"{target}.tmp"
-        shutil.copyfile(source, draft)
-        os.replace(draft, target)  # a copy is whole or absent
 
 
 async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -43,10 +43,15 @@ async def edit_caption(
     messages = chat.prompts.chat(
         "edit_i2t", query_image=image, false_positive_caption=caption, edit_instruction=instruction
     )
+    return await write(chat, messages, "edit", candidates=candidates, seed=seed)
+
+
+async def write(chat: ChatModel, messages: list[dict], stage: str, *, candidates: int, seed: int) -> list[str | None]:
+    """Ask for several texts, as `usable` returns them; errors are those of `usable`."""
     answers = await chat.ask_many(
         messages,
         samples=candidates,
-        stage="edit",
+        stage=stage,
         direction="i2t",
         temperature=TEMPERATURE,
         max_tokens=MAX_TOKENS,

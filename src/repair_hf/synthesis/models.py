@@ -77,6 +77,8 @@ def check_editor(options: EditorOptions, *, from_text: bool = False) -> None:
     """
     place, name = find_editor(options)
     _check_key(place, name, options.editor_base_url)
+    if place == "world" and options.editor_format != "png":
+        raise UserError("`editor_format` must be png for the toy world, whose files hold their scene; leave it out.")
     if place == "here":
         from repair_hf.synthesis.images import check_pipeline
 

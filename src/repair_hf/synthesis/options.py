@@ -12,6 +12,7 @@ from repair_hf.runtime.options import SEEDS, Bounded, EncoderOptions, need, opt
 Select = Literal["nearest", "first"]
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
 Offload = Literal["none", "model", "sequential"]
+Format = Literal["png", "webp", "jpeg"]
 
 # Sides in pixels.
 SMALLEST_SIDE = 32  # no model can say what a smaller image shows
@@ -84,6 +85,15 @@ class EditorOptions(Bounded):
     editor_offload: Offload = opt(
         "none",
         "diffusers: keep unused weights in CPU memory, by whole models or layer by layer.",
+        neutral=True,
+    )
+    editor_format: Format = opt(
+        "png", "Files of edited images: png and webp lose nothing, jpeg takes a sixth of the disk."
+    )
+    keep_candidates: bool = opt(
+        True,
+        "Keep edited images that were not selected. If not, another --model has them made again. Images of a "
+        "provider are always kept.",
         neutral=True,
     )
 

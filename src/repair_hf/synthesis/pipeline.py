@@ -10,7 +10,7 @@ ledger, and the main process builds the records. The number of processes may cha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,9 @@ from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
-from repair_hf.synthesis.options import RepairOptions
+from repair_hf.synthesis.options import Format, RepairOptions
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
-from repair_hf.synthesis.selection import select_captions, select_images
+from repair_hf.synthesis.selection import select_candidate, select_captions, select_images
 from repair_hf.synthesis.sources import SourceImages
 from repair_hf.synthesis.workers import RepairWorkers
 
@@ -47,12 +47,14 @@ class Synthesizer:
         chat: The LLM, with the ledger that keeps its answers; candidate images lie beside it.
         editor: The image editor.
         round: Number of this round of repair; later rounds start from the repaired retriever.
+        save_as: Format of new candidate images.
         options: Fields of `RepairOptions`, such as `candidates=5` or `grouped_audit=True`.
 
     Attributes:
         images_made: How many candidate images the last run made, in all processes.
         images_found: How many were there from an earlier run.
         image_dollars: What these and those have cost at a provider.
+        unselected: Files of images, with their similarities, that neither `select` would take.
         watch: If set, the main process calls it with every failure that it has finished.
 
     Example:
@@ -68,12 +70,14 @@ class Synthesizer:
         editor: ImageEditor | HostedEditor,
         *,
         round: int = 1,
+        save_as: Format = "png",
         **options: Any,
     ) -> None:
-        self.options, self.round = RepairOptions(**options), round
+        self.options, self.round, self.save_as = RepairOptions(**options), round, save_as
         self.encoder, self.chat, self.editor = encoder, chat, editor
         self.builder = RecordBuilder(pairs, SourceImages(pairs.images, longest_side=self.options.image_side))
         self.images_made, self.images_found, self.image_dollars = 0, 0, 0.0
+        self.unselected: dict[Path, float | None] = {}
         self.watch: Callable[[RepairTask], None] | None = None
         self._image_usage = Usage()
 
@@ -122,6 +126,8 @@ class Synthesizer:
             self.chat.ledger,
             count=self.options.candidates,
             seed=self.options.seed,
+            save_as=self.save_as,
+            retriever=self.encoder.digest,
         )
         self._image_usage = images.usage
         try:
@@ -179,6 +185,7 @@ class Synthesizer:
             task.selection = selection
             if selection.candidate is None:
                 task.drop("no_op", "no candidate differs from the false positive")
+        self.unselected = unselected_files(images)
 
     async def _work(self, tasks: list[RepairTask], images: Candidates) -> None:
         is_quiet = None if processes().is_main else True
@@ -189,6 +196,20 @@ class Synthesizer:
         if workers.waiting and self.chat.batches is not None:
             await self.chat.batches.submit()
             raise self.chat.batches.stopped()
+
+
+def unselected_files(tasks: Iterable[RepairTask]) -> dict[Path, float | None]:
+    """Return files of edited images, with similarity, that no task needs, neither by `nearest` nor by `first`."""
+    found: dict[Path, float | None] = {}
+    needed = set()
+    for task in tasks:
+        assert task.selection is not None, "selection comes first"
+        similarities = task.selection.similarities
+        is_there = [path is not None and path.is_file() for path in task.candidates]
+        choices = [select_candidate(similarities, select, is_there).candidate for select in ("nearest", "first")]
+        needed |= {task.candidates[place] for place in choices if place is not None}
+        found |= {path: similarities[place] for place, path in enumerate(task.candidates) if is_there[place]}
+    return {path: similarity for path, similarity in found.items() if path not in needed}
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 from repair_hf.encoder.embedder import Embedder
 from repair_hf.encoder.preprocessing import ahead
 from repair_hf.pairs.wording import bare_caption
+from repair_hf.synthesis.candidate_files import lost_similarity
 from repair_hf.synthesis.options import Select
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage, open_picture
 
@@ -66,6 +67,8 @@ def select_images(
 ) -> list[Selection]:
     """Select among the candidate files of each image in `fps`. Every distinct file is embedded once.
 
+    A file that was deleted, because it was not selected, keeps its similarity and is not selected now.
+
     Shape:
         fps: (F,) rows of the pairs' images; candidates: (F, M).
     """
@@ -73,22 +76,34 @@ def select_images(
     if not paths:
         return [select_candidate([None] * len(row)) for row in candidates]
     originals = _embed(encoder, list(dict.fromkeys(fps)), sources.picture, "Embedding false positives")
-    edited = _embed(encoder, paths, _open_candidate, "Embedding edited images")
+    there = [path for path in paths if path.is_file()]
+    edited = _embed(encoder, there, _open_candidate, "Embedding edited images")
 
     def similarity(fp: int, path: Path | None) -> float | None:
-        if path is None or edited[path][1] == originals[fp][1]:
+        if path is None:
             return None
-        return float(edited[path][0] @ originals[fp][0])
+        if path not in edited:
+            return lost_similarity(path)
+        return None if edited[path][1] == originals[fp][1] else float(edited[path][0] @ originals[fp][0])
 
     return [
-        select_candidate([similarity(fp, path) for path in row], select)
+        select_candidate([similarity(fp, path) for path in row], select, [path in edited for path in row])
         for fp, row in zip(fps, candidates, strict=True)
     ]
 
 
-def select_candidate(similarities: Sequence[float | None], select: Select = "nearest") -> Selection:
-    """Select the highest similarity, and the first of equals; or the first candidate that is not None."""
-    scores = {place: value for place, value in enumerate(similarities) if value is not None}
+def select_candidate(
+    similarities: Sequence[float | None], select: Select = "nearest", is_there: Sequence[bool] | None = None
+) -> Selection:
+    """Select the highest similarity, and the first of equals; or the first candidate that is not None.
+
+    Only those that are there, by default all, are selected.
+    """
+    scores = {
+        place: value
+        for place, value in enumerate(similarities)
+        if value is not None and (is_there is None or is_there[place])
+    }
     best = next(iter(scores), None) if select == "first" else max(scores, key=scores.__getitem__, default=None)
     return Selection(candidate=best, similarities=tuple(similarities))
 

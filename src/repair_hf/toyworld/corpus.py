@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
 from tqdm.auto import tqdm
 
 from repair_hf.runtime.files import read_json
@@ -21,9 +22,6 @@ from repair_hf.toyworld import captions, renderer, scenes
 from repair_hf.toyworld.domains import DOMAINS, Domain
 from repair_hf.toyworld.looks import LOOKS
 from repair_hf.toyworld.variations import falsify
-
-if TYPE_CHECKING:
-    from repair_hf.toyworld.truth import SceneTable
 
 SPLITS = {"train": 2500, "validation": 2000, "test": 2000}
 CAPTIONS = 5
@@ -52,8 +50,6 @@ def build_world(
     Raises:
         UserError: If the folder holds other captions, or a split is too large for unambiguous captions.
     """
-    from repair_hf.toyworld.truth import SceneTable
-
     folder = Path(folder)
     drawn = DOMAINS[domain]
     world = {"splits": splits, "seed": seed, "domain": domain, "world": digest_of_domain(drawn)}
@@ -118,6 +114,25 @@ def _distinct(rng: random.Random, domain: Domain, count: int) -> list[scenes.Sce
     found = list(shown)
     rng.shuffle(found)
     return found
+
+
+class SceneTable:
+    """Scenes as columns of facts, to compare a caption with many scenes at once."""
+
+    def __init__(self, shown: Sequence[scenes.Scene]) -> None:
+        rows = [scenes.facts_of(scene) for scene in shown]
+        slots = {slot for row in rows for slot in row}
+        self._shown = {slot: np.array([str(row.get(slot)) for row in rows]) for slot in slots}
+        self._none = np.zeros(len(rows), bool)
+
+    def matches(self, facts: scenes.Facts) -> np.ndarray:
+        """Return (n,) bool: whether `facts` hold in each scene."""
+        found = self._none.copy()
+        for first, second in scenes.matchings(facts):
+            said = scenes.stated(facts, first, second).items()
+            columns = [self._shown.get(slot, self._none) == str(value) for slot, value in said]
+            found |= np.logical_and.reduce(columns)
+        return found
 
 
 def digest_of_domain(domain: Domain) -> str:

@@ -16,7 +16,7 @@ from torch.utils.data import Sampler
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.pixel_store import Pixels, pixels_of
-from repair_hf.encoder.preprocessing import Preprocessor, warn_of_cuts
+from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.encoder.token_store import TokenStore
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.options import UserError
@@ -119,6 +119,9 @@ class PairCollator:
         at_once: Most images or captions of a forward, by default all. It is exceeded where a batch has few of one
             kind: each forward takes at least one of both.
 
+    Attributes:
+        n_cut: How many captions are truncated, as `collator_of` counts them in the first process.
+
     Shape:
         The batch holds `pixels` (n_images, 3, H, W) uint8; `texts`, one dict for each group, of `input_ids` and, where
         the model needs one, `attention_mask` (n, L), n_texts rows in all; `images` and `captions` (B, S), the places
@@ -135,7 +138,7 @@ class PairCollator:
         at_once: int | None = None,
     ) -> None:
         self.fill, self.images, self.at_once = fill, list(images), at_once
-        self.tokens = TokenStore(preprocessor, captions)
+        self.tokens, self.n_cut = TokenStore(preprocessor, captions), 0
 
     def __call__(self, keys: Sequence[Key]) -> dict[str, Any]:
         epochs, anchors = np.array(keys).T
@@ -169,7 +172,7 @@ def collator_of(encoder: DualEncoder, pairs: Pairs, fill: Anchors, args: RepairC
     at_once = args.chunk_size or (AT_ONCE_ON_CPU if args.device.type == "cpu" else None)
     collator = PairCollator(encoder.preprocessor, fill, pixels, captions, at_once)
     if args.process_index == 0:
-        warn_of_cuts(collator.tokens.n_cut, len(collator.tokens.lengths), encoder.preprocessor.max_length)
+        collator.n_cut = encoder.report_captions([caption for part in captions for caption in part])
     return collator
 
 

@@ -118,7 +118,7 @@ def summarize(trainer: Any, steps: int) -> dict[str, Any]:
             "seconds": seconds,
             "seconds_per_step": seconds / steps,
             "loss": float(np.average([*losses.values()], weights=np.diff([*losses], prepend=0))),
-            "captions_cut": trainer.data_collator.tokens.n_cut,
+            "captions_cut": trainer.data_collator.n_cut,
         }
         | (evaluations[-1] if evaluations else {})
     )

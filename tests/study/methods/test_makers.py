@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from PIL import Image
 from scripted import Scripted
-from study_runs import PER_SAMPLE, load_makers
+from study_runs import load_makers
 
 from repair_hf.llm.errors import RejectedRequest
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.study.methods.alia import CONFIDENT_RANK, is_variant
-from repair_hf.study.methods.context import nearest_captions, nearest_images
+from repair_hf.study.methods.context import nearest_images
 from repair_hf.study.methods.samples import DROPPED
 from repair_hf.toyworld import captions, renderer
 from repair_hf.toyworld.scenes import holds
@@ -38,12 +38,12 @@ def caption_of(pairs: Pairs, row: dict) -> str:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_calls_are_the_papers_and_a_second_run_asks_nothing(name, made, run, pairs):
-    """Each caption has a sample or a reason."""
+def test_calls_are_those_declared_and_a_second_run_asks_nothing(name, made, run, pairs):
+    """Each caption has a sample or a reason; `test_prices` compares what is declared with the paper."""
     one, maker = made(name), MAKERS[name]
     count = one.context.llm_calls, one.context.images
     asked = count[0] / 20, count[1] / 20
-    assert asked == (sum(maker.asks.values()), maker.edits + maker.draws) == PER_SAMPLE[name]
+    assert asked == (maker.answers, maker.edits + maker.draws)
     assert len(pairs) == 20 and one.provider.calls <= count[0] and one.editor.made <= count[1]
     assert (one.provider.calls > 0, one.editor.made > 0) == (asked[0] > 0, asked[1] > 0)
     again = run(name, one.folder, Scripted(fail_after=0))
@@ -101,23 +101,23 @@ def test_samples_are_true_or_false_as_they_should(name, made, pairs):
             assert sum(one.shape != other.shape for one, other in things if one) == 1
 
 
-def test_candidates_are_chosen_by_the_retriever(made, encoder):
-    """The nearest caption that differs; the cosine of each image with its row's text."""
-    context, folder = made("coco-cf").context, made("coco-cf").folder
-    caption = context.captions[0]
-    texts = ["a red star", caption.upper() + ".", "two blue boxes at night", "here we see a heart"]
-    near = [float(encoder.embed_texts([text])[0] @ encoder.embed_texts([caption])[0]) for text in texts]
-    best = max((score, text) for score, text in zip(near, texts, strict=True) if text != texts[1])[1]
-    assert nearest_captions(context, {0: texts}) == {0: best}
+def test_candidates_are_chosen_by_the_retriever(pairs, run, encoder, tmp_path):
+    """The nearest caption that differs; the image with the highest cosine with its row's text, of those that pass."""
+    caption = pairs.captions["caption"][0]
+    texts = [caption.upper() + ".", "a red star", "two blue boxes at night"]
+    said = iter(texts)
+    answers = Scripted(lambda stage, shown: {"answer": next(said, texts[0])} if json.dumps(caption) in shown else None)
+    one = run("coco-cf", tmp_path, answers)
+    vectors = encoder.embed_texts([caption, *texts[1:]])
+    assert one.rows[0]["text"] == texts[1 + int((vectors[1:] @ vectors[0]).argmax())]
 
-    files = sorted(folder.glob("candidates/*/*.png"))[:5]
+    files = sorted(tmp_path.glob("candidates/*/*.png"))[:5]
     edited, wanted, nearest = {0: files[:2], 1: files[2:]}, encoder.embed_texts(texts[:2]), {}
     for (row, some), vector in zip(edited.items(), wanted, strict=True):
         scores = encoder.embed_images([Image.open(path) for path in some]) @ vector
-        nearest[row] = {"bytes": None, "path": str(some[int(scores.argmax())])}
-    assert nearest_images(context, edited, wanted) == nearest
-    last = nearest_images(context, edited, wanted, lambda vectors, scores: np.arange(5) == 4)
-    assert last == {1: {"bytes": None, "path": str(files[4])}} and context.dropped[-1]["reason"] == "filtered"
+        nearest[row] = some[int(scores.argmax())]
+    assert nearest_images(encoder, edited, wanted) == nearest
+    assert nearest_images(encoder, edited, wanted, lambda vectors, own: np.arange(5) == 4) == {1: files[4]}
 
 
 def test_alias_filters_drop_candidates_that_left_their_caption():

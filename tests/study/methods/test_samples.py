@@ -14,6 +14,7 @@ from repair_hf.study.cells import without_edits
 from repair_hf.study.methods.repair import HardNegatives
 from repair_hf.study.methods.samples import SAMPLES, Samples
 from repair_hf.study.methods.sugarcrepe import is_small
+from repair_hf.study.products import part_of
 from repair_hf.training.fills import PaperGrid
 
 
@@ -88,7 +89,7 @@ def test_what_samples_are_known_to_match(pairs, grouped):
 
 def test_a_larger_share_holds_the_smaller(pairs):
     made = samples(pairs, {row: f"text {row}" for row in range(20)})
-    kept = [set(Samples(pairs, {"rewrite": made}, share=share).texts["edit_text"]) for share in (0.2, 0.6, 1.0)]
+    kept = [set(part_of(made, share)["text"]) for share in (0.2, 0.6, 1.0)]
     assert [len(some) for some in kept] == [4, 12, 20]
     assert kept[0] < kept[1] < kept[2]
 

@@ -19,12 +19,10 @@ Our reading:
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
-from repair_hf.study.methods.context import CANDIDATES, Maker, MakerContext, Sample, nearest_images
-from repair_hf.study.methods.method import Method
+from repair_hf.study.methods.context import CANDIDATES, MakerContext
+from repair_hf.study.methods.method import Maker, Method, Sample
 
 CONFIDENT_RANK = 100
 GENERIC = (
@@ -38,19 +36,12 @@ GENERIC = (
 
 
 async def make(context: MakerContext) -> list[Sample]:
-
-    async def ask(row: int) -> list[Path]:
-        url = context.sources.url(int(context.pairs.caption_image[row]))
-        [instruction] = await context.write("scene_change", source_image=url, caption=context.captions[row])
-        return await context.edit(row, instruction)
-
-    edited = await context.each(ask, "Varying images")
-    if not edited:
-        return []
     texts = context.encoder.embed_texts(context.captions)  # (M, D)
     generic = context.encoder.embed_texts(list(GENERIC))  # (G, D)
-    variants = nearest_images(
-        context, edited, texts[list(edited)], lambda vectors, own: is_variant(vectors, own, texts, generic)
+    variants = await context.edited(
+        await context.texts(shows_image=True),
+        lambda rows: texts[rows],
+        lambda vectors, own: is_variant(vectors, own, texts, generic),
     )
     return [(row, {"edit_image": image}) for row, image in variants.items()]
 
@@ -61,5 +52,5 @@ def is_variant(vectors: np.ndarray, own: np.ndarray, texts: np.ndarray, generic:
     return is_right & ((vectors @ texts.T > own[:, None]).sum(1) < CONFIDENT_RANK)
 
 
-VARIANTS = Maker("alia", make, asks={"scene_change": 1}, edits=CANDIDATES)
+VARIANTS = Maker("alia", make, prompt="scene_change", answers=1, edits=CANDIDATES)
 METHOD = Method("alia", {"variant": VARIANTS})

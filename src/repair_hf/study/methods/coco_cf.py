@@ -12,29 +12,19 @@ Unchanged candidates are dropped.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from repair_hf.llm.prompts import fit_instruction
-from repair_hf.study.methods.context import CANDIDATES, Maker, MakerContext, Sample, nearest_captions, nearest_images
-from repair_hf.study.methods.method import Method
+from repair_hf.study.methods.context import CANDIDATES, MakerContext
+from repair_hf.study.methods.method import Maker, Method, Sample
 
 
 async def make(context: MakerContext) -> list[Sample]:
-
-    async def ask(row: int) -> list[str]:
-        return await context.write("noun_swap", samples=CANDIDATES, caption=context.captions[row])
-
-    async def edit(row: int) -> list[Path]:
-        return await context.edit(row, fit_instruction(swapped[row]))
-
-    swapped = nearest_captions(context, await context.each(ask, "Swapping nouns"))
-    edited = await context.each(edit, "Editing images", swapped)
-    if not edited:
-        return []
-    texts = context.encoder.embed_texts([swapped[row] for row in edited])  # (rows, D)
-    images = nearest_images(context, edited, texts)
+    swapped = await context.texts()
+    images = await context.edited(
+        {row: fit_instruction(text) for row, text in swapped.items()},
+        lambda rows: context.encoder.embed_texts([swapped[row] for row in rows]),
+    )
     return [(row, {"text": swapped[row], "edit_image": image}) for row, image in images.items()]
 
 
-COUNTERFACTUALS = Maker("coco-cf", make, asks={"noun_swap": CANDIDATES}, edits=CANDIDATES)
+COUNTERFACTUALS = Maker("coco-cf", make, prompt="noun_swap", answers=CANDIDATES, edits=CANDIDATES)
 METHOD = Method("coco-cf", {"negative": COUNTERFACTUALS})

@@ -1,15 +1,14 @@
 """What makes the samples of a baseline, and what it works with: pairs, retriever, LLM and image editor.
 
-A maker writes captions, edits images and generates images through `MakerContext`, which counts requests and reuses
-paid answers. The functions below it choose one of several candidates by the retriever.
+A maker lets the LLM write texts, and the editor edit or draw images, through `MakerContext`. It works on all captions
+at once, counts requests, reuses paid answers, and chooses one of several candidates by the retriever.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,23 +20,25 @@ from PIL.PngImagePlugin import PngInfo
 from tqdm.auto import tqdm
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.evaluation.words import MODEL, load_parser
+from repair_hf.evaluation.words import MODEL
 from repair_hf.llm.client import AnswerError, ChatModel, Deferred
 from repair_hf.llm.cost import known_dollars
 from repair_hf.llm.prompts import Drawing
 from repair_hf.pairs.dataset import Pairs
+from repair_hf.pairs.wording import bare_caption
+from repair_hf.study.methods.method import Maker
 from repair_hf.synthesis.candidates import Candidates
-from repair_hf.synthesis.captions import MAX_TOKENS, TEMPERATURE, Written, usable
+from repair_hf.synthesis.captions import write
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
+from repair_hf.synthesis.options import Format
 from repair_hf.synthesis.selection import pixels_of, select_captions
 from repair_hf.synthesis.sources import SCENE, SourceImages, UnreadableImage, open_picture
 from repair_hf.synthesis.workers import work_through
 
 T = TypeVar("T")
-Sample = tuple[int, dict[str, Any]]  # the row of its caption, and its text or its image, or both
+Passes = Callable[[np.ndarray, np.ndarray], "np.ndarray | bool"]  # see `nearest_images`
 
-TOY = "toy world"
 SEED = 0  # of all draws
 CANDIDATES = 3  # of each edited caption or image
 BLOCK = 256  # candidate images that are open, or compared, at once
@@ -51,25 +52,6 @@ class NoSample(Exception):
         self.drop_reason = drop_reason
 
 
-@dataclass(frozen=True)
-class Maker:
-    """How one kind of samples is made, once for all methods and seeds that use it."""
-
-    name: str  # name of the folder
-    make: Callable[[MakerContext], Awaitable[Iterable[Sample]]]
-    asks: Mapping[str, int] = field(default_factory=dict)  # prompt -> number of answers requested for each caption
-    edits: int = 0  # candidates of each edited image; 0 if no image is edited
-    draws: bool = False  # whether images are generated from text
-    parses: bool = False  # whether captions are parsed
-    is_toy: bool = False  # whether it knows the toy world alone
-
-    @property
-    def means(self) -> frozenset[str]:
-        """What it uses: the options `llm`, `editor`, `spacy_model` of the study, or the toy world."""
-        used = {"llm": self.asks, "editor": self.edits or self.draws, "spacy_model": self.parses, TOY: self.is_toy}
-        return frozenset(name for name, is_used in used.items() if is_used)
-
-
 class MakerContext:
     """What a maker works with; `run` runs it.
 
@@ -80,8 +62,10 @@ class MakerContext:
         chat: The LLM.
         editor: The image editor; None if no image is made.
         spacy_model: Parser of captions: an installed model, a folder, or `world` for the toy world's own.
+        save_as: Format of new candidate images.
 
     Attributes:
+        files: Candidate images.
         llm_calls, images: Requests and candidate images, also repeated ones and those answered from the ledger.
     """
 
@@ -94,21 +78,24 @@ class MakerContext:
         editor: ImageEditor | HostedEditor | None,
         *,
         spacy_model: str = MODEL,
+        save_as: Format = "png",
     ) -> None:
         self.maker, self.pairs, self.encoder = maker, pairs, encoder
         self.chat, self.spacy_model = chat, spacy_model
         self.llm_calls = self.images = 0
+        self.files: set[Path] = set()
         self._dropped: dict[int, dict[str, str]] = {}  # caption -> row of `samples.DROPPED`
         self.sources = SourceImages(pairs.images)
         self.captions: list[str] = pairs.captions["caption"][:]
         names = pairs.images["image_id"][:]
         self._image_ids: list[str] = [names[row] for row in pairs.caption_image]  # of each caption
         self._candidates: dict[str, Candidates] = {}
+        how: dict[str, Any] = {"seed": SEED, "save_as": save_as}
         if maker.edits and editor is not None:
-            self._candidates["edit"] = Candidates(editor, self.sources, chat.ledger, count=maker.edits, seed=SEED)
+            self._candidates["edit"] = Candidates(editor, self.sources, chat.ledger, count=maker.edits, **how)
         if maker.draws and editor is not None:
             canvas = SourceImages(_canvas_like(pairs.images))
-            self._candidates["draw"] = Candidates(editor, canvas, chat.ledger, count=1, seed=SEED)
+            self._candidates["draw"] = Candidates(editor, canvas, chat.ledger, count=1, **how)
 
     async def run(self) -> list[dict[str, Any]]:
         """Make rows of `samples.SAMPLES`.
@@ -130,17 +117,97 @@ class MakerContext:
         known = known_dollars(uses)
         return None if known is None else known + sum(use.dollars_saved for use in uses)
 
-    async def each(
-        self, work: Callable[[int], Awaitable[T]], title: str, rows: Iterable[int] | None = None
-    ) -> dict[int, T]:
-        """Process captions concurrently, by default all; return the results by row, in order.
+    def drop(self, row: int, reason: str, detail: str) -> None:
+        self._dropped[row] = self.of_caption(row) | {"reason": reason, "detail": detail}
+
+    @property
+    def dropped(self) -> list[dict[str, str]]:
+        """Rows of `samples.DROPPED`: the captions without a sample, in their order."""
+        return [self._dropped[row] for row in sorted(self._dropped)]
+
+    def of_caption(self, row: int) -> dict[str, str]:
+        """Return the id columns of a sample of a caption."""
+        return {"caption_id": self.pairs.captions[row]["caption_id"], "image_id": self._image_ids[row]}
+
+    async def texts(
+        self, keeps: Callable[[str, str], bool] = lambda caption, text: True, *, shows_image: bool = False
+    ) -> dict[int, str]:
+        """Let the LLM answer the prompt about each caption; return the answers by row.
+
+        An answer must differ from the caption. Of several, the one nearest to the caption is returned.
+
+        Args:
+            keeps: Whether a caption may have a text; by default any.
+            shows_image: Whether the LLM sees the caption's image.
+        """
+
+        async def ask(row: int) -> list[str]:
+            caption, answers = self.captions[row], self.maker.answers
+            image = {"source_image": self.sources.url(int(self.pairs.caption_image[row]))} if shows_image else {}
+            self.llm_calls += answers
+            messages = self.chat.prompts.chat(self.maker.prompt, caption=caption, **image)
+            found = await write(self.chat, messages, self.maker.prompt, candidates=answers, seed=SEED)
+            texts = list(filter(None, found))
+            kept = [text for text in texts if keeps(caption, text)]
+            _not_empty(kept, "filtered", f"the method does not keep {texts[0]!r}")
+            changed = [text for text in kept if bare_caption(text) != bare_caption(caption)]
+            return _not_empty(changed, "no_op", "the answer equals the caption")
+
+        asked = await self._each(ask, f"Asking for {self.maker.name}", range(len(self.captions)))
+        if self.maker.answers == 1:
+            return {row: texts[0] for row, texts in asked.items()}
+        choices = select_captions(self.encoder, [self.captions[row] for row in asked], list(asked.values()))
+        chosen = zip(asked.items(), choices, strict=True)
+        return {row: texts[choice.candidate] for (row, texts), choice in chosen if choice.candidate is not None}
+
+    async def edited(
+        self,
+        instructions: Mapping[int, str],
+        wanted: Callable[[list[int]], np.ndarray],
+        passes: Passes = lambda vectors, cosines: True,
+    ) -> dict[int, dict[str, Any]]:
+        """Edit the image of each caption; return values of an image column, by row.
+
+        Args:
+            instructions: By row of captions.
+            wanted: Returns the vectors of the texts that the edits of some rows should be nearest to, (n, D).
+            passes: See `nearest_images`.
+        """
+
+        async def edit(row: int) -> list[Path]:
+            candidates, image = self._candidates["edit"], int(self.pairs.caption_image[row])
+            self.images += candidates.count
+            files = _made(await candidates.make(image, instructions[row]))
+            self.files.update(files)
+            before = pixels_of(self.sources.picture(image))
+            changed = [path for path in files if pixels_of(open_picture(path.read_bytes())) != before]
+            return _not_empty(changed, "no_op", "no candidate changed anything")
+
+        edits = await self._each(edit, "Editing images", instructions)
+        if not edits:
+            return {}
+        nearest = nearest_images(self.encoder, edits, wanted(list(edits)), passes)
+        for row in edits.keys() - nearest.keys():
+            self.drop(row, "filtered", "no candidate passes the filters")
+        return {row: as_cell(path) for row, path in nearest.items()}
+
+    async def drawn(self, texts: Mapping[int, str]) -> dict[int, dict[str, Any]]:
+        """Let the editor draw a text for each caption, by row, without another image; return as `edited`."""
+
+        async def draw(row: int) -> dict[str, Any]:
+            self.images += 1
+            return as_cell(_made(await self._candidates["draw"].make(0, Drawing(texts[row])))[0])
+
+        return await self._each(draw, "Drawing images", texts)
+
+    async def _each(self, work: Callable[[int], Awaitable[T]], title: str, rows: Collection[int]) -> dict[int, T]:
+        """Process captions concurrently; return the results by row, in order.
 
         Captions with useless answers or unreadable images are dropped.
 
         Raises:
             BatchesOpen: If answers will come with a batch; what does not need them is done.
         """
-        rows = list(range(len(self.captions)) if rows is None else rows)
         found: dict[int, T] = {}
         waiting: list[int] = []
 
@@ -160,57 +227,17 @@ class MakerContext:
             raise self.chat.batches.stopped()
         return {row: found[row] for row in rows if row in found}
 
-    def drop(self, row: int, reason: str, detail: str) -> None:
-        self._dropped[row] = self.of_caption(row) | {"reason": reason, "detail": detail}
 
-    @property
-    def dropped(self) -> list[dict[str, str]]:
-        """Rows of `samples.DROPPED`: the captions without a sample, in their order."""
-        return [self._dropped[row] for row in sorted(self._dropped)]
+def _made(files: Sequence[Path | None]) -> list[Path]:
+    """Return the images that the editor made, if any."""
+    return _not_empty([path for path in files if path is not None], "editor_failed", "the editor gave no image")
 
-    def parser(self) -> Any:
-        """Load the spaCy pipeline, which must know noun chunks."""
-        return load_parser(self.spacy_model, noun_chunks=True)
 
-    def of_caption(self, row: int) -> dict[str, str]:
-        """Return the id columns of a sample of a caption."""
-        return {"caption_id": self.pairs.captions[row]["caption_id"], "image_id": self._image_ids[row]}
-
-    async def write(self, prompt: str, *, samples: int = 1, **blanks: str) -> list[str]:
-        """Return the usable ones of `samples` captions by the LLM. If none is usable, raise AnswerError."""
-        self.llm_calls += samples
-        answers = await self.chat.ask_many(
-            self.chat.prompts.chat(prompt, **blanks),
-            samples=samples,
-            stage=prompt,
-            direction="i2t",
-            temperature=TEMPERATURE,
-            max_tokens=MAX_TOKENS,
-            seed=SEED,
-            schema=Written,
-        )
-        return [text for text in usable(answers) if text is not None]
-
-    async def edit(self, row: int, instruction: str) -> list[Path]:
-        """Edit a caption's image and return the files of changed candidates. If there is none, raise NoSample."""
-        candidates, image = self._candidates["edit"], int(self.pairs.caption_image[row])
-        self.images += candidates.count
-        files = [path for path in await candidates.make(image, instruction) if path is not None]
-        if not files:
-            raise NoSample("editor_failed", "the editor gave no image")
-        before = pixels_of(self.sources.picture(image))
-        changed = [path for path in files if pixels_of(open_picture(path.read_bytes())) != before]
-        if not changed:
-            raise NoSample("no_op", "no candidate changed anything")
-        return changed
-
-    async def draw(self, caption: str) -> Path:
-        """Let the editor draw a caption, without another image. If it gives none, raise NoSample."""
-        self.images += 1
-        path = (await self._candidates["draw"].make(0, Drawing(caption)))[0]
-        if path is None:
-            raise NoSample("editor_failed", "the editor gave no image")
-        return path
+def _not_empty(found: list[T], reason: str, detail: str) -> list[T]:
+    """Return what was found; if it is nothing, raise NoSample."""
+    if not found:
+        raise NoSample(reason, detail)
+    return found
 
 
 def _canvas_like(images: Dataset) -> Dataset:
@@ -223,55 +250,31 @@ def _canvas_like(images: Dataset) -> Dataset:
     return Dataset.from_dict(row, features=Features({"image": datasets.Image()}))
 
 
-def nearest_captions(context: MakerContext, candidates: Mapping[int, Sequence[str]]) -> dict[int, str]:
-    """Choose for each caption, by row, the nearest candidate that differs from it. Drop captions without one."""
-    originals = [context.captions[row] for row in candidates]
-    choices = select_captions(context.encoder, originals, list(candidates.values()))
-    chosen = {}
-    for (row, texts), choice in zip(candidates.items(), choices, strict=True):
-        if choice.candidate is None:
-            context.drop(row, "no_op", "no candidate changed anything")
-        else:
-            chosen[row] = texts[choice.candidate]
-    return chosen
-
-
 def nearest_images(
-    context: MakerContext,
+    encoder: DualEncoder,
     candidates: Mapping[int, Sequence[Path]],
     texts: np.ndarray,
-    passes: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
-) -> dict[int, dict[str, Any]]:
-    """Choose for each caption, by row, the image nearest to a text, as a value of an image column.
+    passes: Passes = lambda vectors, cosines: True,
+) -> dict[int, Path]:
+    """Choose for each row the image nearest to a text; rows without an image that passes are left out.
 
     Args:
-        context: Gets the captions that are dropped, because no candidate passes.
+        encoder: The retriever.
         candidates: Files of images, by row.
         texts: (rows, D) the vector of each text.
-        passes: Returns which candidates may be chosen, (n,), from their vectors (n, D) and cosines (n,).
+        passes: Which of some candidates may be chosen, from their vectors (n, D) and cosines (n,).
     """
-    counts = [len(files) for files in candidates.values()]
-    vectors = embed_files(context, [path for files in candidates.values() for path in files])  # (n, D)
-    scores = (vectors * texts.repeat(counts, axis=0)).sum(1)  # (n,)
-    if passes is not None:
-        blocks = [slice(start, start + BLOCK) for start in range(0, len(vectors), BLOCK)]
-        is_kept = np.concatenate([passes(vectors[block], scores[block]) for block in blocks])
-        scores = np.where(is_kept, scores, -np.inf)
-    chosen = {}
-    for (row, files), own in zip(candidates.items(), np.split(scores, np.cumsum(counts)[:-1]), strict=True):
-        if own.max() == -np.inf:
-            context.drop(row, "filtered", "no candidate passes the filters")
-        else:
-            chosen[row] = as_cell(files[int(own.argmax())])
-    return chosen
-
-
-def embed_files(context: MakerContext, files: Sequence[Path]) -> np.ndarray:
-    """Embed image files, `BLOCK` of them open at a time: (n, D)."""
-    batches = [files[start : start + BLOCK] for start in range(0, len(files), BLOCK)]
-    return np.concatenate(
-        [context.encoder.embed_images([open_picture(path.read_bytes()) for path in some]) for some in batches]
-    )
+    tried = [(row, path, text) for (row, some), text in zip(candidates.items(), texts, strict=True) for path in some]
+    best: dict[int, tuple[float, Path]] = {}
+    for start in range(0, len(tried), BLOCK):
+        rows, paths, wanted = zip(*tried[start : start + BLOCK], strict=True)
+        vectors = encoder.embed_images([open_picture(path.read_bytes()) for path in paths])  # (n, D)
+        cosines = (vectors * np.stack(wanted)).sum(1)
+        scores = np.where(passes(vectors, cosines), cosines, -np.inf)
+        for row, path, score in zip(rows, paths, scores, strict=True):
+            if score > best.get(row, (-np.inf,))[0]:
+                best[row] = score, path
+    return {row: path for row, (_, path) in best.items()}
 
 
 def as_cell(path: Path) -> dict[str, Any]:

@@ -20,32 +20,19 @@ CF + AL + La:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
-from repair_hf.pairs.wording import bare_caption
 from repair_hf.study.methods.alia import VARIANTS
 from repair_hf.study.methods.coco_cf import COUNTERFACTUALS
-from repair_hf.study.methods.context import Maker, MakerContext, NoSample, Sample
-from repair_hf.study.methods.method import Method
+from repair_hf.study.methods.context import MakerContext
+from repair_hf.study.methods.method import Maker, Method, Sample
 from repair_hf.study.methods.sugarcrepe import HARD_NEGATIVES
 
 
-async def make(context: MakerContext) -> Iterable[Sample]:
-
-    async def ask(row: int) -> dict[str, Any]:
-        caption = context.captions[row]
-        [text] = await context.write("rewrite", caption=caption)
-        if len(text.split()) < 2:
-            raise NoSample("filtered", f"a rewrite of one word: {text!r}")
-        if bare_caption(text) == bare_caption(caption):
-            raise NoSample("no_op", "the rewrite equals the caption")
-        return {"text": text}
-
-    return (await context.each(ask, "Rewriting captions")).items()
+async def make(context: MakerContext) -> list[Sample]:
+    rewrites = await context.texts(lambda caption, text: len(text.split()) > 1)
+    return [(row, {"text": text}) for row, text in rewrites.items()]
 
 
-REWRITES = Maker("laclip", make, asks={"rewrite": 1})
+REWRITES = Maker("laclip", make, prompt="rewrite", answers=1)
 LACLIP = Method("laclip", {"rewrite": REWRITES})
 LA_SC = Method("la+sc", {"rewrite": REWRITES, "negative": HARD_NEGATIVES})
 CF_AL_LA = Method("cf+al+la", {"negative": COUNTERFACTUALS, "variant": VARIANTS, "rewrite": REWRITES})

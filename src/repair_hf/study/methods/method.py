@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.study.methods.context import Maker
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.fills import Anchors, PaperGrid
+from repair_hf.training.fills import PaperGrid
 from repair_hf.training.step import Objective
 
-MakeObjective = Callable[[DualEncoder, Anchors, RepairConfig], Objective]
+TOY = "toy world"
+Sample = tuple[int, dict[str, Any]]  # the row of its caption, and its text or its image, or both
+MakeObjective = Callable[[DualEncoder, RepairConfig], Objective]
+
+
+@dataclass(frozen=True)
+class Maker:
+    """How one kind of samples is made, once for all methods and seeds that use it."""
+
+    name: str  # name of the folder
+    make: Callable[[Any], Awaitable[Iterable[Sample]]]  # called with a `MakerContext`
+    prompt: str = ""  # what the LLM is asked about each caption; empty if it is not asked
+    answers: int = 0  # requested for each caption
+    edits: int = 0  # candidates of each edited image; 0 if no image is edited
+    draws: bool = False  # whether images are generated from text
+    parses: bool = False  # whether captions are parsed
+    is_toy: bool = False  # whether it knows the toy world alone
+
+    @property
+    def means(self) -> frozenset[str]:
+        """What it uses: the options `llm`, `editor`, `spacy_model` of the study, or the toy world."""
+        used = {"llm": self.prompt, "editor": self.edits or self.draws, "spacy_model": self.parses, TOY: self.is_toy}
+        return frozenset(name for name, is_used in used.items() if is_used)
 
 
 @dataclass(frozen=True)
@@ -42,7 +63,7 @@ class Method:
     loss: str = "batch"  # default of the settings: a pair beside an anchor is one more pair of the batch
     objective: MakeObjective | None = None  # None means the loss of the settings
     more_images: int = 0  # images that its objective encodes for each anchor, beside those of the batch
-    needs: tuple[str, ...] = ()  # packages of the extra `repair-hf[study]` that it uses
+    needs: str = ""  # a package of the extra `repair-hf[study]` that its objective uses
 
     # of RePair and its variants
     fill: str = ""  # default of the settings; empty for what has no records

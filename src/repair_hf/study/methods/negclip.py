@@ -19,8 +19,9 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from repair_hf.study.methods.context import SEED, Maker, MakerContext, Sample
-from repair_hf.study.methods.method import Method
+from repair_hf.evaluation.words import load_parser
+from repair_hf.study.methods.context import SEED, MakerContext
+from repair_hf.study.methods.method import Maker, Method, Sample
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc, Span
@@ -35,7 +36,7 @@ VERB_PHRASE = [
 
 
 async def make(context: MakerContext) -> list[Sample]:
-    parser = context.parser()
+    parser = load_parser(context.spacy_model, noun_chunks=True)
     from spacy.matcher import Matcher  # late: without spaCy, the line above says what to install
 
     matcher = Matcher(parser.vocab)
@@ -84,4 +85,4 @@ def _parts(document: Doc, matcher: Any) -> Iterator[list[Cut]]:
 
 
 SWAPS = Maker("negclip", make, parses=True)
-METHOD = Method("negclip", {"negative": SWAPS}, needs=("spacy",))
+METHOD = Method("negclip", {"negative": SWAPS})

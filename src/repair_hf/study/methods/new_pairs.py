@@ -10,17 +10,17 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from repair_hf.study.methods.context import SEED, Maker, MakerContext, Sample
-from repair_hf.study.methods.method import Method
+from repair_hf.study.methods.context import SEED, MakerContext
+from repair_hf.study.methods.method import Maker, Method, Sample
 from repair_hf.toyworld import captions, renderer
 from repair_hf.toyworld.domains import DOMAINS
-from repair_hf.toyworld.truth import scenes_of
 
 PER_IMAGE = 3.6
 
 
 async def make(context: MakerContext) -> list[Sample]:
-    rng, domain = random.Random(SEED), DOMAINS[next(scenes_of(context.pairs)).look]  # that of the pairs
+    rng, first = random.Random(SEED), renderer.read_scene(context.pairs.images[0]["image"])
+    domain = DOMAINS[first.look]
     count = min(round(PER_IMAGE * len(context.pairs.images)), len(context.captions))
 
     def draw(row: int) -> dict[str, Any]:

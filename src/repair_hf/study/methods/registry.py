@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable
 
 from repair_hf.runtime.options import UserError
@@ -49,13 +48,3 @@ def load_methods(swaps: Iterable[str] = ()) -> dict[str, Method]:
             raise UserError(f"`swaps` has {name!r}, which is another method, too; choose another name.")
         found[name] = repair.variant(name, Records(name))
     return found
-
-
-def check_installed(methods: Iterable[Method]) -> None:
-    """Raise a UserError if an optional package of some methods is missing."""
-    for method in methods:
-        if missing := [package for package in method.needs if importlib.util.find_spec(package) is None]:
-            raise UserError(
-                f"`{method.name}` needs a package that is not installed ({missing[0]}): pip install "
-                "'repair-hf[study]', or leave this method out."
-            )

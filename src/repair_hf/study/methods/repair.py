@@ -83,7 +83,7 @@ VARIANTS = (
         loss="grid",
         edits=False,
         own_fill=HardNegatives,
-        objective=lambda encoder, fill, config: HardNegativesOnly(config.grid_weight),
+        objective=lambda encoder, config: HardNegativesOnly(config.grid_weight),
         tuned_as="repair-paper",
     ),
     variant("repair-grid", loss="grid", tuned_as="repair-paper"),

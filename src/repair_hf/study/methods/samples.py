@@ -28,7 +28,6 @@ from repair_hf.training.fills import Anchors, uniforms
 Part = Literal["rewrite", "variant", "negative", "drawn"]
 PARTS: tuple[Part, ...] = ("rewrite", "variant", "negative", "drawn")
 WITH_TEXT, REPLACING = ("rewrite", "negative"), ("rewrite", "variant")
-KEEP_STREAM, EPOCH = 3, 2**31  # of the draws that choose a share of the samples
 
 IDS = {name: Value("string") for name in ("caption_id", "image_id")}
 SAMPLES = Features(IDS | {"text": Value("string"), "edit_image": datasets.Image()})
@@ -47,23 +46,13 @@ class Samples(Anchors):
         samples: Rows of `SAMPLES` by part.
         truth: What is known to match; by default what `pairs` say.
         seed: Seed of the draws.
-        share: Share of the samples that is used, chosen at random.
     """
 
     def __init__(
-        self,
-        pairs: Pairs,
-        samples: Mapping[Part, Dataset],
-        truth: Truth | None = None,
-        seed: int = 0,
-        *,
-        share: float = 1.0,
+        self, pairs: Pairs, samples: Mapping[Part, Dataset], truth: Truth | None = None, seed: int = 0
     ) -> None:
         super().__init__(pairs, truth, seed)
-        used = {part: samples[part] for part in PARTS if part in samples}
-        if share < 1:
-            used = {part: some.select(places_of_share(len(some), share)) for part, some in used.items()}
-        self._parts = {part: self._number(part, some) for part, some in used.items()}
+        self._parts = {part: self._number(part, samples[part]) for part in PARTS if part in samples}
         if self._parts:
             self.truth = self._with_samples(self.truth)
 
@@ -137,8 +126,7 @@ class _PartSamples:
         self.part, self.owners, self.images, self.texts = part, owners, images, texts
         self.made_for = np.where(part != "negative", owners, -1)  # a negative is made from its caption, not for it
         originals = np.arange(len(caption_image) if part in REPLACING else 0)
-        groups = Groups(np.concatenate([originals, owners]), len(caption_image))
-        self.count, self._of_caption = groups.count[:-1], groups  # (M,) choices of each caption
+        self._of_caption = Groups(np.concatenate([originals, owners]), len(caption_image))
         self._images = np.concatenate([caption_image[originals], images, [-1]])
         self._texts = np.concatenate([originals, texts, [-1]])
 
@@ -158,9 +146,3 @@ class _PartSamples:
 
 def _joined(one: Dataset | None, other: Dataset) -> Dataset:
     return other if one is None else concatenate_datasets([one, other])
-
-
-def places_of_share(n: int, share: float) -> np.ndarray:
-    """Return sorted indices of a fixed random share of n samples. A larger share contains every smaller one."""
-    chance = uniforms(0, np.full(n, EPOCH), np.arange(n), KEEP_STREAM)
-    return np.sort(np.argsort(chance, kind="stable")[: round(share * n)])

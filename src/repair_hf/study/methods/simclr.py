@@ -103,6 +103,4 @@ def _views(height: int, width: int) -> nn.Module:
     )
 
 
-METHOD = Method(
-    "simclr", objective=lambda encoder, fill, config: TwoViews(encoder), more_images=VIEWS, needs=("kornia",)
-)
+METHOD = Method("simclr", objective=lambda encoder, config: TwoViews(encoder), more_images=VIEWS, needs="kornia")

@@ -10,25 +10,19 @@ the loss acts on the vector that retrieval uses, and some hundred steps are too 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from torch import Tensor
 
-from repair_hf.study.methods.context import Maker, MakerContext, Sample, as_cell
+from repair_hf.study.methods.context import MakerContext
 from repair_hf.study.methods.losses import alike, anchor_loss, multi_positive
-from repair_hf.study.methods.method import Method
+from repair_hf.study.methods.method import Maker, Method, Sample
 from repair_hf.training.step import Objective, Step
 
 TEMPERATURE = 0.1
 
 
-async def make(context: MakerContext) -> Iterable[Sample]:
-
-    async def draw(row: int) -> dict[str, Any]:
-        return {"edit_image": as_cell(await context.draw(context.captions[row]))}
-
-    return (await context.each(draw, "Drawing captions")).items()
+async def make(context: MakerContext) -> list[Sample]:
+    images = await context.drawn(dict(enumerate(context.captions)))
+    return [(row, {"edit_image": image}) for row, image in images.items()]
 
 
 class MultiPositive(Objective):
@@ -44,4 +38,4 @@ class MultiPositive(Objective):
 
 
 DRAWN = Maker("stablerep", make, draws=True)
-METHOD = Method("stablerep", {"drawn": DRAWN}, objective=lambda encoder, fill, config: MultiPositive())
+METHOD = Method("stablerep", {"drawn": DRAWN}, objective=lambda encoder, config: MultiPositive())

@@ -14,24 +14,14 @@ from __future__ import annotations
 
 import difflib
 
-from repair_hf.study.methods.context import CANDIDATES, Maker, MakerContext, NoSample, Sample, nearest_captions
-from repair_hf.study.methods.method import Method
+from repair_hf.study.methods.context import CANDIDATES, MakerContext
+from repair_hf.study.methods.method import Maker, Method, Sample
 
 MOST_NEW = 0.5  # share of words
 
 
 async def make(context: MakerContext) -> list[Sample]:
-
-    async def ask(row: int) -> list[str]:
-        caption = context.captions[row]
-        texts = await context.write("hard_negative", samples=CANDIDATES, caption=caption)
-        small = [text for text in texts if is_small(caption, text)]
-        if not small:
-            raise NoSample("filtered", f"more than half of the words are new: {texts[0]!r}")
-        return small
-
-    found = nearest_captions(context, await context.each(ask, "Writing hard negatives"))
-    return [(row, {"text": text}) for row, text in found.items()]
+    return [(row, {"text": text}) for row, text in (await context.texts(is_small)).items()]
 
 
 def is_small(caption: str, text: str) -> bool:
@@ -42,5 +32,5 @@ def is_small(caption: str, text: str) -> bool:
     return longer - sum(block.size for block in blocks) <= max(MOST_NEW * longer, 1)
 
 
-HARD_NEGATIVES = Maker("sugarcrepe", make, asks={"hard_negative": CANDIDATES})
+HARD_NEGATIVES = Maker("sugarcrepe", make, prompt="hard_negative", answers=CANDIDATES)
 METHOD = Method("sugarcrepe", {"negative": HARD_NEGATIVES})

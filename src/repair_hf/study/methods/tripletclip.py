@@ -11,26 +11,17 @@ that equal the caption are dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from torch import Tensor
 
-from repair_hf.pairs.wording import bare_caption
-from repair_hf.study.methods.context import Maker, MakerContext, NoSample, Sample, as_cell
-from repair_hf.study.methods.method import Method
+from repair_hf.study.methods.context import MakerContext
+from repair_hf.study.methods.method import Maker, Method, Sample
 from repair_hf.training.step import Objective, Step, mean_over_pairs, softmax_loss
 
 
-async def make(context: MakerContext) -> Iterable[Sample]:
-
-    async def ask(row: int) -> dict[str, Any]:
-        [text] = await context.write("hard_negative", caption=context.captions[row])
-        if bare_caption(text) == bare_caption(context.captions[row]):
-            raise NoSample("no_op", "the negative equals the caption")
-        return {"text": text, "edit_image": as_cell(await context.draw(text))}
-
-    return (await context.each(ask, "Making negative pairs")).items()
+async def make(context: MakerContext) -> list[Sample]:
+    texts = await context.texts()
+    images = await context.drawn(texts)
+    return [(row, {"text": texts[row], "edit_image": image}) for row, image in images.items()]
 
 
 class Triplet(Objective):
@@ -46,5 +37,5 @@ class Triplet(Objective):
         return {"loss_global": sum(losses[1:], losses[0])}
 
 
-NEGATIVE_PAIRS = Maker("tripletclip", make, asks={"hard_negative": 1}, draws=True)
-METHOD = Method("tripletclip", {"negative": NEGATIVE_PAIRS}, objective=lambda encoder, fill, config: Triplet())
+NEGATIVE_PAIRS = Maker("tripletclip", make, prompt="hard_negative", answers=1, draws=True)
+METHOD = Method("tripletclip", {"negative": NEGATIVE_PAIRS}, objective=lambda encoder, config: Triplet())
