@@ -74,8 +74,10 @@ OPTIONS = (DemoOptions,)
 
 def run(options: DemoOptions) -> None:
     """Draw the world, mine, synthesize, train each method, evaluate, and compare."""
+    from repair_hf.pairs.dataset import loading_once
+
     refuse_several("demo")
-    with one_writer(options.output):
+    with one_writer(options.output), loading_once():
         _run(options)
 
 

@@ -11,6 +11,7 @@ ended by Ctrl-C, SIGTERM or SIGHUP; 141 the reader of the output has left.
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import os
 import signal
@@ -37,6 +38,7 @@ COMMANDS = {
     "env": "Print versions and devices for a bug report.",
 }
 HELP = ("-h", "--help", "--help-all")
+GARBAGE = 20_000  # new objects that make a collection due, not 700: each looks through the libraries' half a million
 # Errors of the system about a path that the user gave; other OSErrors keep their traceback.
 _DENIED = "may not be read or written by you; give another path, or change its permissions"
 _FULL = "does not fit on its disk, which is full; free some space, and the same command resumes from here"
@@ -79,6 +81,7 @@ def _run_guarded(words: list[str], debug: bool) -> int:
     from repair_hf.runtime.run_folder import RunStopped
     from repair_hf.runtime.signals import like_ctrl_c
 
+    gc.set_threshold(GARBAGE)
     _log_ours()
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when `datasets` is imported
     prog = f"repair-hf {words[0]}" if words[0] in COMMANDS else "repair-hf"
