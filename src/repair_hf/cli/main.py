@@ -59,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None and "--help-all" in words:  # transformers' arguments would import it for 3 s, and no help needs it
         sys.modules["peft"] = None  # type: ignore[assignment]  # blocks the import; the process ends after its help
+    if argv is None:
+        gc.set_threshold(GARBAGE)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     if not words or words[0] in HELP:
@@ -81,7 +83,6 @@ def _run_guarded(words: list[str], debug: bool) -> int:
     from repair_hf.runtime.run_folder import RunStopped
     from repair_hf.runtime.signals import like_ctrl_c
 
-    gc.set_threshold(GARBAGE)
     _log_ours()
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when `datasets` is imported
     prog = f"repair-hf {words[0]}" if words[0] in COMMANDS else "repair-hf"

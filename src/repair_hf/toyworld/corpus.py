@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
@@ -80,7 +80,8 @@ def build_world(
             rng = random.Random(f"{seed}/{split}/captions")
             table = None if split == "train" else SceneTable(scenes_of_split)
             names = [f"{split}-{number:05d}.png" for number in range(len(scenes_of_split))]
-            with closing(threads.map(draw, names, scenes_of_split)) as drawing:  # an interrupt cancels what waits
+            drawing: Any = threads.map(draw, names, scenes_of_split)
+            with closing(drawing):  # an interrupt cancels what waits
                 for name, scene, _ in zip(names, scenes_of_split, drawing, strict=True):
                     texts = [_caption(scene, rng, drawn, table) for _ in range(CAPTIONS)]
                     lines.append(json.dumps({"image": name, "captions": texts, "split": split}))
