@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## Say what can be made.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
 
-demo: .venv/ready  ## Repair a small retriever end to end; results in runs/demo. No key, GPU or download.
+demo: .venv/installed  ## Repair a small retriever end to end; results in runs/demo. No key, GPU or download.
 	$(BIN)/repair-hf demo
 
 docs: .venv/ready  ## Build the documentation into build/docs. Warnings are errors.
@@ -73,8 +73,11 @@ clean:  ## Remove .venv and caches; runs/ stays.
 	.venv-crosscheck/bin/pip install -q --no-compile -c .venv-crosscheck/constraints.txt -e '.[dev,crosscheck]'
 	@touch $@
 
-.venv/ready: pyproject.toml constraints.txt
+# The demo needs none of the tools of development, which are a third of the installation.
+.venv/installed: PACKAGE := .
+.venv/ready: PACKAGE := .[dev]
+.venv/installed .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "repair-hf needs Python 3.11 or newer; run make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -q --no-compile -c constraints.txt -e '.[dev]'
-	@touch $@
+	$(BIN)/pip install -q --no-compile -c constraints.txt -e '$(PACKAGE)'
+	@touch .venv/installed $@

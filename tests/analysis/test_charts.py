@@ -5,7 +5,8 @@ from matplotlib.text import Text
 from PIL import Image
 
 from repair_hf.analysis import charts
-from repair_hf.analysis.charts import DPI, EM, ROLES, WIDTH, caption, fit, page, save, wrap, write
+from repair_hf.analysis.charts import DPI, EM, WIDTH, caption, fit, page, save, wrap, write
+from repair_hf.analysis.pages import ROLES
 from repair_hf.analysis.record_sample import compare
 
 TEXT = "Two small dogs\nchase a  ball that rolls down the hill behind the old farmhouse in the evening sun"

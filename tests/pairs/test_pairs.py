@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import PIL.Image
 import pytest
 from datasets import Dataset
 
-from repair_hf.pairs.dataset import Pairs, load_pairs
+from repair_hf.pairs.dataset import Pairs, load_pairs, load_wanted, loading_once
 from repair_hf.pairs.wording import bare_caption
+from repair_hf.runtime.options import PairsOptions
 from tests.pairs.made_sources import rows_of, write
 
 
@@ -41,6 +43,15 @@ def test_fingerprint_changes_with_captions_images_and_files(folder):
     rows = rows_of(folder)
     rows[0]["captions"][0] += "!"
     assert load_pairs(write(folder, rows), split="all").fingerprint != before
+
+
+def test_commands_that_follow_each_other_load_equal_pairs_once(folder):
+    whole, part = (PairsOptions(str(folder), split="all", max_captions=most) for most in (None, 1))
+    with loading_once():
+        pairs = load_wanted(whole)
+        assert load_wanted(part, "all") is not pairs is load_wanted(replace(part, max_captions=None))
+    assert load_wanted(whole) is not pairs
+    assert load_wanted(whole).fingerprint == pairs.fingerprint
 
 
 def test_fingerprint_of_embedded_images_goes_by_their_bytes(tmp_path):

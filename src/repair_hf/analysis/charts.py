@@ -27,12 +27,11 @@ from matplotlib.offsetbox import AnnotationBbox, HPacker, TextArea, VPacker
 from matplotlib.patches import Rectangle
 from PIL import Image
 
+from repair_hf.analysis.pages import CARD, INK, MUTED, ROLES, RULE
 from repair_hf.analysis.record_sample import Run
 
 logger = logging.getLogger(__name__)
 
-INK, MUTED, PAPER, CARD, RULE = "#1f2933", "#5c6773", "#eef0f3", "#ffffff", "#d5dae0"
-ROLES = {"q": "#4d5863", "gt": "#00704f", "fp": "#b04a00", "edit": "#00639b"}  # of text: a contrast of 4.5 on PAPER
 COLUMN = 3.4  # inches: the width of a column in two-column papers
 DPI = 220
 COLORS = {"t2i": "#e69f00", "i2t": "#0072b2"}

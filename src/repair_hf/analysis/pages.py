@@ -14,11 +14,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
-from repair_hf.analysis.charts import CARD, INK, MUTED, PAPER, ROLES, RULE
 from repair_hf.analysis.record_sample import ROLE_NAMES, RecordSample, marked_texts
 from repair_hf.analysis.tables import Rows
 from repair_hf.records.columns import REASONS
 
+INK, MUTED, PAPER, CARD, RULE = "#1f2933", "#5c6773", "#eef0f3", "#ffffff", "#d5dae0"
+ROLES = {"q": "#4d5863", "gt": "#00704f", "fp": "#b04a00", "edit": "#00639b"}  # of text: a contrast of 4.5 on PAPER
 FEW_COLORS = 4096  # a drawing has fewer; lossless compression is smaller for it
 
 

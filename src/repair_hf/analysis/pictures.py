@@ -13,15 +13,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from repair_hf.analysis.charts import (
-    CARD,
     COLORS,
-    INK,
     LINE,
-    MUTED,
     NAMES,
-    PAPER,
-    ROLES,
-    RULE,
     WIDTH,
     Box,
     caption,
@@ -34,6 +28,7 @@ from repair_hf.analysis.charts import (
     write,
 )
 from repair_hf.analysis.example_grid import ExampleGrid, right_answers
+from repair_hf.analysis.pages import CARD, INK, MUTED, PAPER, ROLES, RULE
 from repair_hf.analysis.record_sample import ROLE_NAMES, RecordSample, marked_texts
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.records.columns import MODALITIES, REASONS

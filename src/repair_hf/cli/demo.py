@@ -74,8 +74,10 @@ OPTIONS = (DemoOptions,)
 
 def run(options: DemoOptions) -> None:
     """Draw the world, mine, synthesize, train each method, evaluate, and compare."""
+    from repair_hf.pairs.dataset import loading_once
+
     refuse_several("demo")
-    with one_writer(options.output):
+    with one_writer(options.output), loading_once():
         _run(options)
 
 
@@ -87,7 +89,7 @@ def _run(options: DemoOptions) -> None:
     world, records = str(folder / "world"), str(folder / "records")
     pairs, test = PairsOptions(world), TestPairsOptions(world)
     perform("world build", BuildOptions(world, **size.world))
-    mining = MiningOptions(model=BASE, max_queries=size.queries, d_i2t=size.d_i2t)
+    mining = MiningOptions(model=BASE, max_queries=size.queries, d_i2t=size.d_i2t, cache_images=True)
     perform("mine", pairs, StageOptions(str(folder / "failures")), mining)
     erring = LLMOptions("world/erring"), EditorOptions("world/erring")
     repair = SynthesizeOptions(failures=str(folder / "failures"), model=BASE)
@@ -103,7 +105,7 @@ def _run(options: DemoOptions) -> None:
         trained = StageOptions(str(folder / "train" / method))
         perform("train", pairs, trained, wanted, RepairConfig(**settings))
     models = [BASE, *(str(folder / "train" / method) for method in ORDER[1:])]
-    measured = EvaluateOptions(model=models, near_misses=[near_misses])
+    measured = EvaluateOptions(model=models, near_misses=[near_misses], cache_images=True)
     place = StageOptions(str(folder / "evaluate"))
     perform("evaluate", measured, test, place, CompositionalOptions())
     _report(folder)
@@ -115,7 +117,7 @@ def _run(options: DemoOptions) -> None:
 def _find_near_misses(folder: Path, size: Size) -> str:
     """Mine the test split, and repair the failures there by an LLM and an editor that do not err."""
     test, failures = PairsOptions(str(folder / "world"), split="test"), str(folder / "test-failures")
-    mining = MiningOptions(model=BASE, max_queries=size.near_misses, d_i2t=1)
+    mining = MiningOptions(model=BASE, max_queries=size.near_misses, d_i2t=1, cache_images=True)
     perform("mine", test, StageOptions(failures), mining)
     models = LLMOptions("world/oracle"), EditorOptions("world")
     repair = SynthesizeOptions(failures=failures, model=BASE, failures_only=True, candidates=1)

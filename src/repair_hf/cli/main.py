@@ -11,6 +11,7 @@ ended by Ctrl-C, SIGTERM or SIGHUP; 141 the reader of the output has left.
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import os
 import signal
@@ -37,6 +38,7 @@ COMMANDS = {
     "env": "Print versions and devices for a bug report.",
 }
 HELP = ("-h", "--help", "--help-all")
+GARBAGE = 20_000  # new objects that make a collection due, not 700: each looks through the libraries' half a million
 # Errors of the system about a path that the user gave; other OSErrors keep their traceback.
 _DENIED = "may not be read or written by you; give another path, or change its permissions"
 _FULL = "does not fit on its disk, which is full; free some space, and the same command resumes from here"
@@ -57,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None and "--help-all" in words:  # transformers' arguments would import it for 3 s, and no help needs it
         sys.modules["peft"] = None  # type: ignore[assignment]  # blocks the import; the process ends after its help
+    if argv is None:
+        gc.set_threshold(GARBAGE)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     if not words or words[0] in HELP:

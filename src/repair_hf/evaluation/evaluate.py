@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from repair_hf.encoder.embedder import Embedder, vectors_folder
@@ -45,6 +46,8 @@ from repair_hf.runtime.stage import Stage
 
 COMPARED = ("differences", "queries", "cases")
 NEEDS = ("intervals", "n_images", "n_texts")  # keys of a model's metrics
+Measured: TypeAlias = tuple[pa.Table, pa.Table | None, dict[str, np.ndarray]]
+"""Ranks, cases, and the metrics in each resample."""
 
 
 def evaluate(
@@ -116,7 +119,7 @@ class Evaluation:
             self.stage.check()
         self.metrics: dict[str, dict[str, Any]] = {}
         self.comparison: dict[str, Any] = {}
-        self._tables: dict[str, tuple[pa.Table, pa.Table | None]] = {}  # ranks and cases, of what is measured now
+        self._measured: dict[str, Measured] = {}  # what is measured now
 
     def check(self) -> None:
         """Open every model and check its folder, for a dry run."""
@@ -164,7 +167,7 @@ class Evaluation:
 
     def _measure(self, name: str, encoder: Embedder, model: str, folder: Path | None) -> dict[str, Any]:
         """Rank the queries and judge the cases; save both, and return their metrics with intervals."""
-        pairs, resamples = self.pairs, self.options.resamples
+        pairs = self.pairs
         pixels = pixels_for(pairs.images, encoder.preprocessor, self.options)
         cache = None if folder is None else vectors_folder()
         images, texts = encoder.embed_pairs(pairs, pixels=pixels, cache_folder=cache)  # (N, D), (M, D)
@@ -172,17 +175,15 @@ class Evaluation:
         if not processes().is_main:
             return {}
         table, cases = rank_table(rankings, pairs, name), None
-        ranks = ranks_by_direction(table)
-        metrics: dict[str, Any] = dict(retrieval_metrics(ranks))
-        samples = resample_retrieval(ranks, pairs.caption_image, Draws(len(pairs.images), resamples))
+        metrics: dict[str, Any] = dict(retrieval_metrics(ranks_by_direction(table)))
         if self.sets:
             cases = evaluate_compositional(encoder, self.sets, name, images)
             metrics |= compositional_metrics(cases, self.sets)
-            samples |= resample_compositional(cases, self.sets, resamples)
+        samples = self._resample(table, cases)
         metrics["intervals"] = {metric: interval(values) for metric, values in samples.items()}
         metrics |= provenance(pairs.source, pairs, model, encoder.digest)
         metrics["n_texts_cut"] = encoder.report_captions(pairs.captions["caption"])
-        self._tables[name] = table, cases
+        self._measured[name] = table, cases, samples
         if folder is not None:
             save_table(table, folder / RANKS)
             if cases is not None:
@@ -199,13 +200,9 @@ class Evaluation:
             before, and of models trained with records with those before them without. Its name is None if there is
             none.
         """
-        draws = Draws(len(self.pairs.images), self.options.resamples)
         tables, cases, samples = {}, {}, {}
         for name in self.names:
-            tables[name], cases[name] = self._tables.get(name) or self._saved(name)
-            samples[name] = resample_retrieval(ranks_by_direction(tables[name]), self.pairs.caption_image, draws)
-            if cases[name] is not None:
-                samples[name] |= resample_compositional(cases[name], self.sets, self.options.resamples)
+            tables[name], cases[name], samples[name] = self._measured.get(name) or self._saved(name)
 
         def compare(model: str, reference: str) -> dict[str, Any]:
             gains = differences(self.metrics[reference], self.metrics[model], samples[reference], samples[model])
@@ -232,7 +229,19 @@ class Evaluation:
             ],
         }
 
-    def _saved(self, name: str) -> tuple[pa.Table, pa.Table | None]:
+    def _saved(self, name: str) -> Measured:
         folder = self._folder(name)
         assert folder is not None, "a model in memory has just been measured"
-        return load_ranks(folder), load_cases(folder) if self.sets else None
+        table, cases = load_ranks(folder), load_cases(folder) if self.sets else None
+        return table, cases, self._resample(table, cases)
+
+    def _resample(self, table: pa.Table, cases: pa.Table | None) -> dict[str, np.ndarray]:
+        """Compute the metrics of ranks and cases in each resample, (R,) values each."""
+        samples = resample_retrieval(ranks_by_direction(table), self.pairs.caption_image, self._draws)
+        if cases is not None:
+            samples |= resample_compositional(cases, self.sets, self.options.resamples)
+        return samples
+
+    @cached_property
+    def _draws(self) -> Draws:
+        return Draws(len(self.pairs.images), self.options.resamples)

@@ -114,8 +114,7 @@ def equal_cells(rows: Dataset, column: str) -> list[int]:
     return [numbers.setdefault(key, len(numbers)) for key in keys]
 
 
-def _fields(cells: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
-    cells = cells.combine_chunks()
+def _fields(cells: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
     return pc.struct_field(cells, "bytes"), pc.struct_field(cells, "path")  # null in an absent cell
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import islice
@@ -150,7 +152,25 @@ def load_pairs(source: str | Path | Dataset | DatasetDict, **options: Any) -> Pa
 
 def load_wanted(options: PairsOptions, split: str | None = None) -> Pairs:
     """Load the pairs that a command's options name; `split` overrides theirs."""
-    return _load(options if split is None else replace(options, split=split), None)
+    wanted, loaded = options if split is None else replace(options, split=split), _loaded.get()
+    if loaded is None:
+        return _load(wanted, None)
+    if (name := repr(wanted)) not in loaded:
+        loaded[name] = _load(wanted, None)
+    return loaded[name]
+
+
+_loaded: ContextVar[dict[str, Pairs] | None] = ContextVar("_loaded", default=None)
+
+
+@contextmanager
+def loading_once() -> Iterator[None]:
+    """Let commands that follow each other load equal pairs once; no other program may change the files meanwhile."""
+    before = _loaded.set({})
+    try:
+        yield
+    finally:
+        _loaded.reset(before)
 
 
 def _load(options: PairsOptions, data: Dataset | DatasetDict | None) -> Pairs:

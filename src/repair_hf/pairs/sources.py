@@ -211,7 +211,7 @@ def _outside(images: Dataset, own: Sequence[Path], names: list[str], problems: P
 
 def _files(texts: list[str | None], folder: Path, problems: Problems) -> tuple[Dataset, set[int]]:
     """Return the image files that paths and addresses name, and the rows whose images cannot be downloaded."""
-    fetched = fetch_images(text for text in texts if text and is_address(text))
+    fetched, folder = fetch_images(text for text in texts if text and is_address(text)), folder.absolute()
     paths: list[Path | None] = []
     lost = set()
     for row, text in enumerate(texts):
@@ -226,8 +226,8 @@ def _files(texts: list[str | None], folder: Path, problems: Problems) -> tuple[D
 
 
 def _located(folder: Path, name: str) -> Path:
-    """Return the path of an image in a folder or, if it is not there, in the folder's `images`."""
-    beside, below = folder.absolute() / name, folder.absolute() / "images" / name
+    """Return the path of an image in a folder, which is absolute, or, if it is not there, in the folder's `images`."""
+    beside, below = folder / name, folder / "images" / name
     return below if os.path.isfile(below) and not os.path.isfile(beside) else beside  # no error for any name
 
 

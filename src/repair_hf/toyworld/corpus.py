@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -64,16 +67,22 @@ def build_world(
     shown = {split: draw_scenes(split, count, seed=seed, domain=domain) for split, count in splits.items()}
     (folder / "images").mkdir(parents=True, exist_ok=True)
     lines = []
-    with tqdm(total=sum(splits.values()), desc="Drawing the toy world", unit=" pictures", disable=None) as progress:
+
+    def draw(name: str, scene: scenes.Scene) -> None:
+        (folder / "images" / name).write_bytes(renderer.to_png(renderer.render(scene)))
+
+    progress = tqdm(total=sum(splits.values()), desc="Drawing the toy world", unit=" pictures", disable=None)
+    with progress, ThreadPoolExecutor() as threads:
         for split, scenes_of_split in shown.items():
             rng = random.Random(f"{seed}/{split}/captions")
             table = None if split == "train" else SceneTable(scenes_of_split)
-            for number, scene in enumerate(scenes_of_split):
-                name = f"{split}-{number:05d}.png"
-                (folder / "images" / name).write_bytes(renderer.to_png(renderer.render(scene)))
-                texts = [_caption(scene, rng, drawn, table) for _ in range(CAPTIONS)]
-                lines.append(json.dumps({"image": name, "captions": texts, "split": split}))
-                progress.update()
+            names = [f"{split}-{number:05d}.png" for number in range(len(scenes_of_split))]
+            drawing: Any = threads.map(draw, names, scenes_of_split)
+            with closing(drawing):  # an interrupt cancels what waits
+                for name, scene, _ in zip(names, scenes_of_split, drawing, strict=True):
+                    texts = [_caption(scene, rng, drawn, table) for _ in range(CAPTIONS)]
+                    lines.append(json.dumps({"image": name, "captions": texts, "split": split}))
+                    progress.update()
     write_atomically(mark, json.dumps(world))
     write_atomically(folder / "captions.jsonl", "\n".join(lines) + "\n")
     return folder
