@@ -92,8 +92,7 @@ class EditorOptions(Bounded):
     )
     keep_candidates: bool = opt(
         True,
-        "Keep edited images that were not selected. If not, another --model has them made again. Images of a "
-        "provider are always kept.",
+        "Keep edited images that were not selected. A provider's are always kept; others are made again if needed.",
         neutral=True,
     )
 
