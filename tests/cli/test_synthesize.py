@@ -197,7 +197,7 @@ def test_unusable_answers_are_asked_for_again_by_the_next_run_and_not_for_ever(
 
 
 def test_what_an_outage_has_cost_is_asked_again_and_what_is_refused_is_not(inputs, tmp_path, monkeypatch, capsys):
-    """While the LLM is down for captions, and the editor for two images of four; a third one is refused."""
+    """The LLM is down for captions, and the editor for two of four images. It refuses a third one."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setattr("repair_hf.llm.sending.Retries.wait_after", lambda *_: 0.0)
     Dataset.from_parquet(f"{inputs[3]}/failures.parquet").select(range(6)).to_parquet(tmp_path / "failures.parquet")

@@ -27,7 +27,7 @@ from repair_hf.runtime.run_folder import digest, write_atomically, write_json
 FOLDER = "candidates"  # beside the ledger
 SUFFIXES = {"png": ".png", "webp": ".webp", "jpeg": ".jpg"}  # by the option `editor_format`
 SMALLEST = 16  # pixels of a side
-QUALITY = 85  # of a JPEG: a sixth of the bytes of a PNG; at 224 pixels, retrievers see no difference
+QUALITY = 85  # of a JPEG: about a sixth of the bytes of a PNG
 
 
 def candidate_files(folder: Path, count: int, made_from: Mapping[str, Any], suffix: str = ".png") -> list[Path]:

@@ -26,6 +26,7 @@ from repair_hf.records.columns import DROPPED_FEATURES
 from repair_hf.records.dataset import build
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import RunStopped
+from repair_hf.synthesis.candidate_files import let_go
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
@@ -48,13 +49,13 @@ class Synthesizer:
         editor: The image editor.
         round: Number of this round of repair; later rounds start from the repaired retriever.
         save_as: Format of new candidate images.
+        keep_candidates: Whether to keep images of an editor on this machine that neither `select` would take.
         options: Fields of `RepairOptions`, such as `candidates=5` or `grouped_audit=True`.
 
     Attributes:
         images_made: How many candidate images the last run made, in all processes.
         images_found: How many were there from an earlier run.
         image_dollars: What these and those have cost at a provider.
-        unselected: Files of images, with their similarities, that neither `select` would take.
         watch: If set, the main process calls it with every failure that it has finished.
 
     Example:
@@ -71,13 +72,14 @@ class Synthesizer:
         *,
         round: int = 1,
         save_as: Format = "png",
+        keep_candidates: bool = True,
         **options: Any,
     ) -> None:
-        self.options, self.round, self.save_as = RepairOptions(**options), round, save_as
+        self.options, self.round = RepairOptions(**options), round
+        self.save_as, self.keep_candidates = save_as, keep_candidates
         self.encoder, self.chat, self.editor = encoder, chat, editor
         self.builder = RecordBuilder(pairs, SourceImages(pairs.images, longest_side=self.options.image_side))
         self.images_made, self.images_found, self.image_dollars = 0, 0, 0.0
-        self.unselected: dict[Path, float | None] = {}
         self.watch: Callable[[RepairTask], None] | None = None
         self._image_usage = Usage()
 
@@ -165,6 +167,9 @@ class Synthesizer:
         dropped = (self.builder.columns(task) | made_by for task in tasks if task.reason is not None)
         build(records, folder / RECORDS)
         build(dropped, folder / DROPPED, DROPPED_FEATURES)
+        if not (self.keep_candidates or isinstance(self.editor, HostedEditor)):
+            for path, similarity in unselected_files(tasks).items():
+                let_go(path, similarity, self.encoder.digest)
 
     def _select(self, tasks: list[RepairTask]) -> None:
         edited = [task for task in tasks if task.reason is None]
@@ -185,7 +190,6 @@ class Synthesizer:
             task.selection = selection
             if selection.candidate is None:
                 task.drop("no_op", "no candidate differs from the false positive")
-        self.unselected = unselected_files(images)
 
     async def _work(self, tasks: list[RepairTask], images: Candidates) -> None:
         is_quiet = None if processes().is_main else True
@@ -203,7 +207,8 @@ def unselected_files(tasks: Iterable[RepairTask]) -> dict[Path, float | None]:
     found: dict[Path, float | None] = {}
     needed = set()
     for task in tasks:
-        assert task.selection is not None, "selection comes first"
+        if task.direction != "t2i" or task.selection is None:  # dropped before
+            continue
         similarities = task.selection.similarities
         is_there = [path is not None and path.is_file() for path in task.candidates]
         choices = [select_candidate(similarities, select, is_there).candidate for select in ("nearest", "first")]

@@ -28,8 +28,7 @@ from repair_hf.runtime.options import UserError, expect, fill
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
-from repair_hf.synthesis.candidate_files import FOLDER, let_go, link_candidates
-from repair_hf.synthesis.hosted import HostedEditor
+from repair_hf.synthesis.candidate_files import FOLDER, link_candidates
 from repair_hf.synthesis.models import (
     check_editor,
     check_llm,
@@ -214,8 +213,9 @@ def _repair(
             link_candidates(folder, ledger.folder)
     everyone.gather(None)  # what is taken over is there
     chat, images = open_chat(work.llm, ledger), open_editor(work.editor, work.llm)
-    how = {"round": work.round, "save_as": work.editor.editor_format} | work.options.as_keywords()
-    synthesizer = Synthesizer(work.pairs, work.encoder, chat, images, **how)
+    how: dict[str, Any] = {"save_as": work.editor.editor_format, "keep_candidates": work.editor.keep_candidates}
+    how |= work.options.as_keywords()
+    synthesizer = Synthesizer(work.pairs, work.encoder, chat, images, round=work.round, **how)
     view = watch(synthesizer) if watch is not None and everyone.is_main else None
     synthesizer.watch = view
     records, dropped = synthesizer.run(work.failures, folder)
@@ -224,9 +224,6 @@ def _repair(
     if view is not None:
         view.write(is_done=True)
     save_records(folder, records, dropped, embed_source_images=work.options.embed_source_images)
-    if not (work.editor.keep_candidates or isinstance(images, HostedEditor)):
-        for path, similarity in synthesizer.unselected.items():
-            let_go(path, similarity, work.encoder.digest)
     return {
         "directions": summarize(records, dropped),
         "llm": _listed(chat.usage),
