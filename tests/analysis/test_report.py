@@ -172,7 +172,7 @@ def test_the_numbers_of_the_report_are_those_of_the_records(report, judged):
 
 
 @pytest.mark.parametrize(
-    "command, says", [("mine", "is a folder of `mine`; give a folder of"), ("synthesize", "holds no records yet")]
+    "command, says", [("mine", "is a folder of `mine`; give a folder of"), ("synthesize", "holds no records; run")]
 )
 def test_a_folder_without_records_is_named_by_its_kind(tmp_path, command, says):
     Stage(command, tmp_path / command).run(lambda folder: {})

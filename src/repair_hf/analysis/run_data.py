@@ -15,7 +15,7 @@ from repair_hf.records.columns import DROPPED_COLUMNS, RECORD_COLUMNS
 from repair_hf.records.dataset import load_dropped, load_kept
 from repair_hf.runtime.files import read_yaml
 from repair_hf.runtime.options import PairsOptions, UserError, fields_of
-from repair_hf.runtime.stage import FORGET, command_of
+from repair_hf.runtime.stage import FORGET, command_of, refuse_unfinished
 from repair_hf.synthesis.rounds import records_of_rounds
 
 PairsPlace: TypeAlias = Pairs | str | Path | None
@@ -73,7 +73,8 @@ def gather(run: str | Path) -> RunData:
     folders = synthesis_folders(root)
     if not folders and (stage := command_of(root)) is not None:
         if stage == "synthesize":
-            raise UserError(f"{root} holds no records yet; its live.html shows the progress of the synthesis.")
+            refuse_unfinished(root)
+            raise UserError(f"{root} holds no records; run `repair-hf synthesize` again.")
         raise UserError(f"{root} is a folder of `{stage}`; give a folder of `repair-hf demo`, `run` or `synthesize`.")
     sources: list[str | Path] = [*folders] or [run]
     records = [table for source in sources if len(table := load_kept(source))] or [load_kept(sources[0])]

@@ -130,8 +130,11 @@ def _run(synthesis: Any, folder: Path) -> dict[str, Any]:
 
     try:
         return synthesis.run(watch)
-    except RunStopped:
+    except (RunStopped, KeyboardInterrupt):
         if processes().is_main:
+            if (made := synthesis.stage.summary) is not None:
+                kept = sum(found["kept"] for found in made["directions"].values())
+                print(f"{kept:,} records are written; {made['open']:,} failures are still open   -> {folder}")
             _print_paid(paid_in(folder))
         raise
 

@@ -21,6 +21,7 @@ from repair_hf.llm.ledger_file import read_calls
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES
 from repair_hf.records.dataset import summarize
 from repair_hf.records.images import record_at
+from repair_hf.runtime.stage import open_in
 
 SAMPLES = 3
 IMAGE_SIDE = 256  # pixels of a sample image's longest side
@@ -54,6 +55,7 @@ def dataset_card(
         "repo": repo,
         "n_records": len(records),
         "n_dropped": len(dropped),
+        "n_open": open_in(stage.folder),
         "is_toy": any(str(name).startswith("world") for name in made_by),
         "has_source_images": any(records.data.column(f"{role}_image").null_count < len(records) for role in SOURCES),
         "samples": samples,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -42,6 +43,9 @@ from repair_hf.records.parquet import write_parquet
 from repair_hf.runtime.files import read_table
 from repair_hf.runtime.hub_access import name_for_datasets
 from repair_hf.runtime.options import UserError, expect
+from repair_hf.runtime.stage import open_in, refuse_unfinished
+
+logger = logging.getLogger(__name__)
 
 Place: TypeAlias = str | Path | Dataset | DatasetDict
 """Where records are: a folder, a Hub id, or in memory."""
@@ -119,8 +123,8 @@ def load_records(
 
     Raises:
         NoRecords: If no failure was kept there.
-        UserError: If there is no such dataset, a record is incomplete or stands there twice, `pairs` lack an image, or
-            there are no annotations for `audited`.
+        UserError: If there is no such dataset, its synthesis was killed, a record is incomplete or stands there
+            twice, `pairs` lack an image, or there are no annotations for `audited`.
     """
     is_one = isinstance(path_or_repo, str | Path | Dataset | DatasetDict) or not isinstance(path_or_repo, Sequence)
     places: Any = [path_or_repo] if is_one else list(path_or_repo)  # type: ignore[arg-type]
@@ -144,6 +148,7 @@ def load_records(
 def load_kept(path_or_repo: Place, *, revision: str | None = None, decode: bool = True) -> Dataset:
     """Load the `records` config, even if it has no rows; a record that `check` refuses is an error.
 
+    Of a synthesis that stopped these are the records it had finished; a warning counts what is still open.
     With `decode`, check that its images can be decoded; leave it out where only texts are read.
     """
     if isinstance(path_or_repo, Dataset | DatasetDict):
@@ -151,6 +156,10 @@ def load_kept(path_or_repo: Place, *, revision: str | None = None, decode: bool 
         check(rows)
         return rows
     rows = _load(path_or_repo, "records", FEATURES, revision)
+    if count := open_in(Path(path_or_repo)):
+        logger.warning(
+            "%s: %s failures are still open. Run what its command.txt holds to go on.", path_or_repo, f"{count:,}"
+        )
     check(rows)
     images = [name for name in rows.column_names if isinstance(FEATURES[name], Image)]
     return admit_images(rows, path_or_repo, images, decode=decode)
@@ -227,6 +236,7 @@ def summarize(records: Dataset, dropped: Dataset) -> dict[str, dict[str, Any]]:
 
 
 def _load(path_or_repo: str | Path, config: str, features: Features, revision: str | None) -> Dataset:
+    refuse_unfinished(Path(path_or_repo))
     source = name_for_datasets(path_or_repo)
     nothing = partial(Dataset.from_dict, dict.fromkeys(features, []), features=features)
     try:

@@ -7,7 +7,8 @@ finished; lock it; record what is about to run; work; record the numbers. The fo
 - `command.txt`: the command that makes the folder;
 - `versions.json`: versions of the code, and which inputs were local;
 - `items.parquet`: a digest of each image and caption of the pairs, so that a later stage can name those that changed;
-- `summary.json`: the numbers. It is written last: if it exists, the stage is finished.
+- `summary.json`: the numbers. It is written last: if it exists, all else in the folder is whole, and of these options.
+  The stage is finished, unless `open` counts what is still to do: then it stopped, and the same command goes on.
 
 Keys are hidden in all of them.
 """
@@ -50,6 +51,7 @@ class Stage:
         needs: Keys that the summary of a finished stage has.
         neutral: Names of inputs that do not affect the result.
         words: Flags of further options, for `command.txt`.
+        otherwise: What to do if the folder is finished with other options.
 
     Attributes:
         config: What `config.yaml` holds.
@@ -66,7 +68,9 @@ class Stage:
         needs: Iterable[str] = (),
         neutral: Iterable[str] = (),
         words: Iterable[str] = (),
+        otherwise: str = "Give another --output, or delete the folder.",
     ) -> None:
+        self._otherwise = otherwise
         self.command, self.folder = command, None if output is None else Path(output)
         self.items, self.needs = items, list(needs)
         declared = {each.name: each for one in options for each in fields(one)}
@@ -94,7 +98,7 @@ class Stage:
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """The summary, if the folder holds the finished result of these options; else None.
+        """The summary, if the folder holds the result of these options, even of a stopped run; else None.
 
         Raises:
             UserError: If the folder's files are damaged.
@@ -158,12 +162,8 @@ class Stage:
         before = command_of(folder)
         if before not in (self.command, None):
             raise UserError(f"{folder} belongs to `{before}`, not to `{self.command}`; give another --output.")
-        is_finished = before is not None and (folder / "summary.json").is_file()
-        if is_finished and (changes := self._differences(folder)):
-            raise UserError(
-                f"{folder} holds a finished result with other options: {changes}. "
-                "Give another --output, or delete the folder."
-            )
+        if before is not None and is_finished(folder) and (changes := self._differences(folder)):
+            raise UserError(f"{folder} holds a finished result with other options: {changes}. {self._otherwise}")
 
     def _refuse_inputs(self, folder: Path) -> None:
         """Raise an error if the output folder is an input: training would overwrite the model that it starts from."""
@@ -209,6 +209,31 @@ def command_of(folder: Path) -> str | None:
     """Return the command that a folder belongs to; None if no stage has written there."""
     path = folder / "versions.json"
     return read_json(path, needs=["command"], remedy=FORGET)["command"] if path.is_file() else None
+
+
+def open_in(folder: Path) -> int:
+    """Return how much a stopped stage has left to do; 0 if it is finished, or the folder is of no stage."""
+    path = folder / "summary.json"
+    left = read_json(path, remedy=FORGET).get("open") if path.is_file() else 0
+    return left if isinstance(left, int) else 0
+
+
+def is_finished(folder: Path) -> bool:
+    """Return whether a folder holds the whole result of a stage."""
+    return (folder / "summary.json").is_file() and not open_in(folder)
+
+
+def refuse_unfinished(folder: Path) -> None:
+    """Refuse a folder that a stage is writing, or was killed while writing: parts may be of an earlier run.
+
+    Raises:
+        UserError: With how to finish it.
+    """
+    if (command := command_of(folder)) is not None and not (folder / "summary.json").is_file():
+        raise UserError(
+            f"{folder} is unfinished: `repair-hf {command}` still runs, or was killed. Run its command.txt: "
+            "it finishes the folder, and pays for nothing twice."
+        )
 
 
 def _local(config: Mapping[str, Any]) -> list[str]:

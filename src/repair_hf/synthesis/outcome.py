@@ -47,7 +47,9 @@ def unanswered(folder: Path, summary: Mapping[str, Any], most: int) -> Counter[s
 
 
 def can_add(folder: Path, summary: Mapping[str, Any], most: int) -> bool:
-    """Return whether another run can make more of a finished folder."""
+    """Return whether another run can make more of a folder: it stopped, or questions have no answer."""
+    if summary["open"]:
+        return True
     has_records = any(found["kept"] for found in summary["directions"].values())
     return not has_records or unanswered(folder, summary, most).total() > 0
 

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from datasets import Dataset
 from tqdm.auto import tqdm
@@ -37,6 +37,15 @@ from repair_hf.synthesis.sources import SourceImages
 from repair_hf.synthesis.workers import RepairWorkers
 
 RECORDS, DROPPED = "records.arrow", "dropped.arrow"
+
+
+class Repaired(NamedTuple):
+    """What became of failures: records, dropped ones, and how many are still open because `stop` ended the run."""
+
+    records: Dataset
+    dropped: Dataset
+    open: int
+    stop: BaseException | None
 
 
 class Synthesizer:
@@ -103,22 +112,30 @@ class Synthesizer:
             RunStopped: If a provider or the editor failed, a ceiling is reached, or answers will come with a batch.
                 The same call continues from there.
         """
+        done = self.repair(failures, folder)
+        if done.stop is not None:
+            raise done.stop
+        return done.records, done.dropped
+
+    def repair(self, failures: Dataset, folder: str | Path) -> Repaired:
+        """As `run`, but if it is stopped, or interrupted, return what was finished until then."""
         self.builder.check(failures)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        tasks = self._share([self.builder.task(row) for row in failures.to_list()])
+        tasks, stop = self._share([self.builder.task(row) for row in failures.to_list()])
         if processes().is_main:
-            self._build(tasks, folder)
+            self._build(tasks, folder, is_whole=stop is None)
         processes().gather(None)  # the files are there
-        return Dataset.from_file(str(folder / RECORDS)), Dataset.from_file(str(folder / DROPPED))
+        records, dropped = (Dataset.from_file(str(folder / name)) for name in (RECORDS, DROPPED))
+        return Repaired(records, dropped, len(failures) - len(tasks), stop)
 
-    def _share(self, tasks: list[RepairTask]) -> list[RepairTask]:
-        """Finish this process's own tasks, and return those of all processes in their order.
+    def _share(self, tasks: list[RepairTask]) -> tuple[list[RepairTask], BaseException | None]:
+        """Finish this process's own tasks; return the finished ones of all processes in their order, and what stopped.
 
         Raises:
-            RunStopped: If a process could not finish. The others have finished their own, which is kept.
+            KeyboardInterrupt: With several processes, of which the others may be gone.
         """
-        everyone, stopped = processes(), None
+        everyone, stop = processes(), None
         own = {
             at: task for at, task in enumerate(tasks) if everyone.count == 1 or everyone.owns(self._work_name(task))
         }
@@ -134,26 +151,32 @@ class Synthesizer:
         self._image_usage = images.usage
         try:
             _run(self._work(list(own.values()), images))
-        except RunStopped as stop:
-            if everyone.count == 1:
+        except (RunStopped, KeyboardInterrupt) as error:
+            if everyone.count > 1 and isinstance(error, KeyboardInterrupt):
                 raise
-            stopped = str(stop)
+            stop = error
+        own = {at: task for at, task in own.items() if task.is_finished}
+        why = None if stop is None else str(stop)
         dollars = images.usage.dollars + images.usage.dollars_saved
-        reports = everyone.gather((stopped, own, images.made, images.found, dollars, self.chat.usage))
-        if reasons := [f"process {index}: {why}" for index, (why, *_) in enumerate(reports) if why is not None]:
-            raise RunStopped(f"{len(reasons)} of {len(reports)} processes stopped. {' '.join(reasons)}")
+        reports = everyone.gather((why, own, images.made, images.found, dollars, self.chat.usage))
+        reasons = [f"process {index}: {why}" for index, (why, *_) in enumerate(reports) if why is not None]
+        if reasons and everyone.count > 1:
+            stop = RunStopped(f"{len(reasons)} of {len(reports)} processes stopped. {' '.join(reasons)}")
         _, parts, made, found, image_dollars, usages = zip(*reports, strict=True)
         self.images_made, self.images_found, self.image_dollars = sum(made), sum(found), sum(image_dollars)
         self.chat.usage = merged_usage(usages)
         finished = {at: task for part in parts for at, task in part.items()}
-        return [finished[at] for at in range(len(tasks))]
+        return [finished[at] for at in sorted(finished)], stop
 
     def _work_name(self, task: RepairTask) -> str:
         """Name the work of a task: tasks that share questions or edits have equal names."""
         return self.builder.content(task, "q" if self.options.is_grouped(task.direction) else "fp")
 
-    def _build(self, tasks: list[RepairTask], folder: Path) -> None:
-        """Select among the candidates, and write the files behind the two datasets."""
+    def _build(self, tasks: list[RepairTask], folder: Path, *, is_whole: bool) -> None:
+        """Select among the candidates, and write the files behind the two datasets.
+
+        Candidates that were not selected may go once the run `is_whole`.
+        """
         self._select(tasks)
         made_by = {
             "round": self.round,
@@ -167,7 +190,7 @@ class Synthesizer:
         dropped = (self.builder.columns(task) | made_by for task in tasks if task.reason is not None)
         build(records, folder / RECORDS)
         build(dropped, folder / DROPPED, DROPPED_FEATURES)
-        if not (self.keep_candidates or isinstance(self.editor, HostedEditor)):
+        if is_whole and not (self.keep_candidates or isinstance(self.editor, HostedEditor)):
             for path, similarity in unselected_files(tasks).items():
                 let_go(path, similarity, self.encoder.digest)
 

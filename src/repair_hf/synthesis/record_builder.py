@@ -39,6 +39,11 @@ class RepairTask:
     def direction(self) -> str:
         return self.row["direction"]
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether it is dropped, or only the choice among its candidates is left."""
+        return self.reason is not None or bool(self.candidates)
+
     def drop(self, reason: str, detail: str | None = None) -> None:
         """Give up on this failure for a reason."""
         self.reason, self.detail = reason, detail
@@ -75,6 +80,14 @@ class RecordBuilder:
                     f"{sum(is_other)} of {len(ids)} failures were mined from other pairs: the `{role}` of row "
                     f"{int(np.argmax(is_other))} is not in these. Give the pairs and the split of `repair-hf mine`."
                 )
+
+    def names(self, failures: Dataset) -> set[tuple[str, str, str]]:
+        """(direction, q_id, fp_id) of mined failures."""
+        rows = zip(*(failures[column][:] for column in ("direction", "q", "fp")), strict=True)
+        return {(way, self._id(way, "q", q), self._id(way, "fp", fp)) for way, q, fp in rows}
+
+    def _id(self, direction: str, role: str, row: int) -> str:
+        return self.ids[MODALITIES[direction][role]][row]
 
     def task(self, row: Mapping[str, Any]) -> RepairTask:
         """Make the task of a mined failure. A caption's ground truth is its image; an image's is its first caption."""

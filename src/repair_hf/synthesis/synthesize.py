@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -17,14 +16,13 @@ from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.ledger import Ledger
 from repair_hf.llm.ledger_file import FILE, has_payments, take_over
-from repair_hf.mining.failures import failures_file, load_failures, miner_of
-from repair_hf.mining.false_positives import FEATURES
-from repair_hf.mining.filtering import filter_failures
+from repair_hf.mining.failures import load_failures, miner_of
+from repair_hf.mining.filtering import FilterOptions, filter_failures
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.records.dataset import load_records, save_records, summarize
 from repair_hf.runtime.disk import naming_full_disk
 from repair_hf.runtime.items import check_items
-from repair_hf.runtime.options import UserError, expect, fill
+from repair_hf.runtime.options import UserError, expect, fields_of, fill
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
@@ -42,12 +40,12 @@ from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesizeOpt
 from repair_hf.synthesis.outcome import can_add, require_records, unanswered
 from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
-from repair_hf.synthesis.rounds import earlier_rounds, leave_out
+from repair_hf.synthesis.rounds import Name, earlier_rounds, leave_out, names_in
 from repair_hf.synthesis.sources import SourceImages
 
 SPACE = 4 * 2**20  # bytes that a run needs at least: some thousand answers
 IN_MEMORY = "in memory"
-NEEDS = ("directions", "llm", "images", "paid", "seconds")  # keys of a summary
+NEEDS = ("directions", "open", "llm", "images", "paid", "seconds")  # keys of a summary
 
 
 class View(Protocol):
@@ -86,7 +84,8 @@ def synthesize(
 
     Raises:
         UserError: If an argument is of a wrong type or not valid, or the failures are not of these pairs.
-        RunStopped: If a provider or the budget stopped the run, or no failure became a record.
+        RunStopped: If a provider or the budget stopped the run, or no failure became a record. `load_records` reads
+            what was finished until then.
 
     Example:
         >>> records = synthesize(failures, pairs, model, llm="world/oracle", editor="world", output="runs/records")
@@ -145,29 +144,51 @@ class Synthesis:
             "pairs_fingerprint": pairs.fingerprint,
             "model_digest": self.encoder.digest,
             "prompt_digest": prompts_of(llm).digest(),
-            "failures_digest": _digest(failures),
             "earlier_failures": digest(earlier) if earlier else None,
         }
         decides = (pairs.source, llm, editor, options)
         inputs |= local_weights(editor)
-        named: dict[str, Any] = {"items": pairs.items, "needs": NEEDS}
-        self.stage = Stage("synthesize", output, decides, inputs, neutral=("failures", "model"), **named)  # by digest
+        # `model` by its digest; which failures, by those that the folder holds
+        neutral = ("failures", "model", *fields_of(FilterOptions))
+        named: dict[str, Any] = {"items": pairs.items, "needs": NEEDS, "otherwise": _reuse(output)}
+        self.stage = Stage("synthesize", output, decides, inputs, neutral=neutral, **named)
         self.stage.check()
+        self._has_more = self._compare(RecordBuilder(pairs, SourceImages(pairs.images)).names(self.failures))
+
+    def _compare(self, wanted: set[Name]) -> bool:
+        """Return whether failures are wanted that a finished folder lacks.
+
+        Raises:
+            UserError: If some that it holds are not wanted any more: their records would be gone.
+        """
+        summary, folder = self.stage.summary, self.stage.folder
+        if summary is None or folder is None or summary["open"]:
+            return False
+        held = names_in(folder)
+        if gone := len(held - wanted):
+            raise UserError(
+                f"{folder} holds {gone:,} failures that these options leave out; a finished folder can only grow. "
+                f"{_reuse(folder)}"
+            )
+        return len(held) < len(wanted)
 
     def run(self, watch: Callable[[Synthesizer], View] | None = None) -> dict[str, Any]:
         """Repair into the folder, and return its summary, which other processes than the main one lack.
 
-        A finished folder is run again only if that can make more of it.
+        A finished folder is run again only if that can make more of it. What was finished before a stop or an
+        interrupt is written before it is raised.
 
         Raises:
             UserError, RunStopped: As `synthesize`.
         """
+        stops: list[BaseException] = []
         summary, most, place = self.stage.summary, self.llm.answer_attempts, self.stage.folder
         assert place is not None, "records are written"
-        if summary is not None and not can_add(place, summary, most):
+        if summary is not None and not self._has_more and not can_add(place, summary, most):
             return summary
         check_models(self.llm, self.editor)
-        has_unanswered = summary is not None and unanswered(place, summary, most).total() > 0
+        is_done = summary is not None and not summary["open"]
+        has_unanswered = is_done and unanswered(place, summary, most).total() > 0
 
         def repair(_: Any) -> dict[str, Any]:
             with (
@@ -176,9 +197,14 @@ class Synthesis:
             ):
                 if summary is not None and has_unanswered:
                     ledger.allow_attempts(summary.get("attempts", ledger.attempts) + 1)
-                return _repair(place, self, ledger, watch)
+                found, stop = _repair(place, self, ledger, watch)
+                stops.extend([] if stop is None else [stop])
+                return found
 
-        return self.stage.run(repair, again=True)
+        made = self.stage.run(repair, again=True)
+        if stops:
+            raise stops[0]
+        return made
 
 
 def check_models(llm: LLMOptions, editor: EditorOptions) -> None:
@@ -187,10 +213,8 @@ def check_models(llm: LLMOptions, editor: EditorOptions) -> None:
     check_editor(editor)
 
 
-def _digest(failures: Dataset | str | Path) -> str:
-    if isinstance(failures, Dataset):
-        return digest(failures.select_columns(list(FEATURES)).to_dict())
-    return hashlib.sha256(failures_file(failures).read_bytes()).hexdigest()[:16]
+def _reuse(folder: str | Path) -> str:
+    return f"Give another --output and --answers-from {folder}: what is paid there is not paid again."
 
 
 def _check_sources(folders: Sequence[Path]) -> None:
@@ -204,7 +228,7 @@ def _check_sources(folders: Sequence[Path]) -> None:
 
 def _repair(
     folder: Path, work: Synthesis, ledger: Ledger, watch: Callable[[Synthesizer], View] | None
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], BaseException | None]:
     start, everyone = time.perf_counter(), processes()
     if everyone.is_main:
         for source in work.sources:
@@ -218,14 +242,15 @@ def _repair(
     synthesizer = Synthesizer(work.pairs, work.encoder, chat, images, round=work.round, **how)
     view = watch(synthesizer) if watch is not None and everyone.is_main else None
     synthesizer.watch = view
-    records, dropped = synthesizer.run(work.failures, folder)
+    records, dropped, count_open, stop = synthesizer.repair(work.failures, folder)
     if not everyone.is_main:
-        return {}
+        return {}, stop
     if view is not None:
         view.write(is_done=True)
     save_records(folder, records, dropped, embed_source_images=work.options.embed_source_images)
-    return {
+    summary = {
         "directions": summarize(records, dropped),
+        "open": count_open,
         "llm": _listed(chat.usage),
         "attempts": chat.attempts,
         "images": {
@@ -236,6 +261,7 @@ def _repair(
         "paid": _listed(paid_in(folder)),
         "seconds": time.perf_counter() - start,
     }
+    return summary, stop
 
 
 def _space_needed(folder: Path, candidates: int) -> int:

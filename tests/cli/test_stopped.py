@@ -1,0 +1,141 @@
+"""A synthesis that stopped leaves records that can be used; one that was killed is refused; a trial can grow."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from datasets import Dataset
+from ledgers import answers, rows
+
+from repair_hf.cli.main import main
+from repair_hf.records.dataset import load_dropped, load_kept, load_records
+from repair_hf.runtime.options import UserError
+
+WORLD = ["--llm", "world/oracle", "--editor", "world"]
+
+
+def synthesize(inputs: list[str], output: Path, *words: str) -> int:
+    return main(["synthesize", *inputs, *WORLD, "--output", str(output), *words])
+
+
+def summary_of(folder: Path) -> dict:
+    return json.loads((folder / "summary.json").read_text())
+
+
+def ids(folder: Path) -> set[str]:
+    return set(load_records(folder)["record_id"])
+
+
+@pytest.fixture(scope="module")
+def stopped(inputs, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("stopped") / "records"
+    assert synthesize(inputs, folder, "--max-calls", "70") == 1
+    return folder
+
+
+def test_what_was_finished_before_a_ceiling_is_used_and_the_rest_is_counted(stopped, inputs, capsys, caplog, tmp_path):
+    summary = summary_of(stopped)
+    kept, dropped = load_kept(stopped), load_dropped(stopped)
+    assert summary["open"] == 20 - len(kept) - len(dropped) > 0 < len(kept)
+    said = f"{summary['open']} failures are still open"
+    pairs = inputs[:2]
+    for words in (
+        ["show", str(stopped), "--output", str(tmp_path / "sheet.html")],
+        ["analyze", str(stopped), "--output", str(tmp_path / "report")],
+        ["export", "triplets", "--records", str(stopped), *pairs, "--output", str(tmp_path / "triplets")],
+        ["push", "records", str(stopped), "--repo", "me/x", "--dry-run"],
+    ):
+        caplog.clear()
+        assert main(words) == 0
+        shown = capsys.readouterr()
+        assert said in caplog.text, words
+        assert words[0] != "push" or said in shown.out  # the card, for those who read only that
+
+
+def test_the_stopped_run_says_what_it_leaves_and_goes_on(stopped, inputs, tmp_path, capsys):
+    whole = tmp_path / "whole"
+    assert synthesize(inputs, whole) == 0
+    needed = answers(whole)
+    capsys.readouterr()
+    folder = tmp_path / "again"
+    assert synthesize(inputs, folder, "--max-calls", "70") == 1
+    shown, summary = capsys.readouterr(), summary_of(folder)
+    assert f"{len(load_kept(folder))} records are written" in shown.out
+    assert f"{summary['open']} failures are still open" in shown.out
+    before = ids(folder)
+    assert synthesize(inputs, folder, "--max-calls", "1000") == 0
+    assert answers(folder) == needed and before <= ids(folder) == ids(whole) and summary_of(folder)["open"] == 0
+
+
+def test_ctrl_c_leaves_records_too(inputs, tmp_path, request, capsys):
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, heard))
+    out = tmp_path / "r"
+
+    def interrupt() -> None:
+        while answers(out) < 10:
+            time.sleep(0.002)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    assert synthesize(inputs, out, "--concurrency", "1") == 130
+    thread.join()
+    assert summary_of(out)["open"] == 20 - len(load_kept(out)) - len(load_dropped(out)) > 0
+
+
+def test_a_run_that_was_killed_is_refused_by_those_who_read_it(stopped, inputs, tmp_path, capsys):
+    """Its old records would stand under the options of the new run."""
+    folder, pairs = tmp_path / "killed", inputs[:2]
+    assert synthesize(inputs, folder) == 0
+    (folder / "summary.json").unlink()  # the first that a rerun does
+    train = ["train", *pairs, "--model", inputs[5], "--records", str(folder), "--use-cpu", "--max-steps", "1"]
+    for words in (
+        ["show", str(folder)],
+        ["analyze", str(folder)],
+        ["push", "records", str(folder), "--repo", "me/x", "--dry-run"],
+        ["export", "triplets", "--records", str(folder), *pairs, "--output", str(tmp_path / "triplets")],
+        [*train, "--output", str(tmp_path / "train")],
+    ):
+        capsys.readouterr()
+        assert main(words) == 2, words
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert f"{folder} is unfinished" in said and "command.txt" in said, said
+    for read in (load_records, load_dropped):
+        with pytest.raises(UserError, match="is unfinished: `repair-hf synthesize`"):
+            read(folder)
+
+
+def test_a_trial_grows_in_its_folder_and_pays_nothing_twice(inputs, tmp_path, capsys):
+    folder, whole = tmp_path / "r", tmp_path / "whole"
+    found, asked = [], []
+    for words in (["--limit", "2"], ["--limit", "4"], []):
+        assert synthesize(inputs, folder, *words) == 0
+        found.append(ids(folder))
+        asked.append([row["key"] for row in rows(folder)])
+    assert synthesize(inputs, whole) == 0
+    assert found[0] < found[1] < found[2] == ids(whole)
+    assert len(asked[2]) == len(set(asked[2])) == answers(whole) and set(asked[0]) < set(asked[1])
+    capsys.readouterr()
+    assert synthesize(inputs, folder, "--limit", "4") == 2  # would take records away
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "`limit`" not in said and f"--answers-from {folder}" in said and ids(folder) == found[2]
+    assert synthesize(inputs, folder, "--seed", "1") == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "seed (0 -> 1)" in said and "delete" not in said and "--answers-from" in said
+
+
+def test_more_failures_of_a_larger_mining_go_on_in_the_same_folder(inputs, tmp_path):
+    folder, mined = tmp_path / "r", Dataset.from_parquet(f"{inputs[3]}/failures.parquet")
+    few = tmp_path / "failures.parquet"
+    mined.select(range(0, len(mined), 2)).to_parquet(few)
+    assert synthesize(inputs, folder, "--failures", str(few)) == 0
+    first = ids(folder)
+    assert synthesize(inputs, folder) == 0
+    assert first < ids(folder) and len(load_kept(folder)) + len(load_dropped(folder)) == len(mined)
