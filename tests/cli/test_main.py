@@ -154,6 +154,7 @@ def test_two_runs_do_not_write_into_one_folder(
     if "annotate" in words:  # writes into the folder of records
         run = shutil.copytree(illustrated_folder, tmp_path / "run")
         (run / "versions.json").write_text('{"command": "synthesize"}')
+        (run / "summary.json").write_text("{}")
         folder, given = run / "people" / "qc", [*words.split(), str(run), "--dry-run"]
     if words == "run toy":  # writes where its recipes do
         folder, given = Path("runs/toy"), words.split()

@@ -59,8 +59,10 @@ def test_a_finished_run_is_reported_and_priced_again_and_not_made_again(inputs, 
     assert synthesize(*inputs, *WORLD, "--output", str(output), *NOISY, "--concurrency", "2", "--batch-size", "7") == 0
     shown = capsys.readouterr().out
     assert all(
-        word in shown for word in ("mined", "kept", "fp too similar", "Count", "equal question", "$0.00", "images: ")
+        word in shown
+        for word in ("mined", "kept", "fp too similar", "Count", "$0.00", "already finished, nothing was done")
     )
+    assert not any(word in shown for word in ("new answers", "images: ", "took"))
     assert shown.splitlines()[-1].startswith("next: repair-hf train --pairs ")
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()} == before
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from datasets import Dataset, Value, get_dataset_config_names, load_dataset
+from datasets import Dataset, Features, Value, get_dataset_config_names, load_dataset
 from datasets import Image as ImageFeature
 from PIL import Image
 
@@ -14,6 +15,7 @@ from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.records import parquet as parquet_module
 from repair_hf.records.columns import DROPPED_FEATURES, FEATURES, REASONS
 from repair_hf.records.dataset import build, check, load_dropped, load_records, record_id, save_records, summarize
+from repair_hf.records.images import lacks_images
 from repair_hf.runtime.options import UserError
 
 DESIGN = """record_id round direction q_id gt_id fp_id q_text q_image gt_text gt_image fp_text fp_image edit_text
@@ -228,3 +230,19 @@ def test_summarizes_by_direction(records, dropped):
         assert summarize(some, dropped)["t2i"]["edit_similarity"] == mean
     empty = {"mined": 0, "kept": 0, "dropped": {}, "error_types": {}, "edit_similarity": None}
     assert summarize(records.select([]), dropped.select([])) == {"t2i": empty, "i2t": empty}
+
+
+def test_to_see_what_is_missing_copies_no_picture():
+    picture = {"bytes": bytes(1_000_000), "path": None}
+    rows = [{"direction": "i2t", "q_image": picture}] * 8 + [{"direction": "t2i", "gt_image": picture}]
+    features = {"direction": Value("string"), **{f"{role}_image": ImageFeature() for role in ("q", "gt", "fp")}}
+    cells = {name: [row.get(name) for row in rows] for name in features}
+    records = Dataset.from_dict(cells, features=Features(features))
+    pool = pa.proxy_memory_pool(before := pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        assert lacks_images(records)  # the false positive of the last one
+        assert not lacks_images(records.select(range(8)))
+    finally:
+        pa.set_memory_pool(before)
+    assert (pool.max_memory() or 0) < 1_000_000

@@ -168,3 +168,10 @@ def test_records_are_read_or_one_line(tmp_path, data, name):
             assert len(load(tmp_path)) == 0
         except UserError as error:
             assert re.search("holds no records|is damaged", str(error)) and "\n" not in str(error)
+
+
+def test_a_key_that_stands_twice_is_an_error_also_further_in():
+    for text in ("max_usd: 2\nseed: 1\nmax_usd: 20\n", "a: {seed: 1, 'seed': 2}"):
+        with pytest.raises(UnreadableText, match="stands there twice"):
+            parse_yaml(text)
+    assert parse_yaml("a: {seed: 1}\nb: {seed: 1}\n1: x\n'1': y\n")["b"] == {"seed": 1}

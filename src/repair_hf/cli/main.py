@@ -42,6 +42,7 @@ GARBAGE = 20_000  # new objects that make a collection due, not 700: each looks 
 # Errors of the system about a path that the user gave; other OSErrors keep their traceback.
 _DENIED = "may not be read or written by you; give another path, or change its permissions"
 _FULL = "does not fit on its disk, which is full; free some space, and the same command resumes from here"
+_FORBIDDEN = "is larger than a quota or `ulimit -f` allows; raise it, and the same command resumes from here"
 TROUBLE: dict[int | None, str] = {
     errno.ENOENT: "does not exist",
     errno.EACCES: _DENIED,
@@ -50,7 +51,8 @@ TROUBLE: dict[int | None, str] = {
     errno.ENOTDIR: "has a file among its parent folders; give another path",
     errno.EISDIR: "is a folder; give the path of a file",
     errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
+    errno.EDQUOT: _FORBIDDEN,
+    errno.EFBIG: _FORBIDDEN,
 }
 
 
@@ -99,7 +101,7 @@ def _run_guarded(words: list[str], debug: bool) -> int:
         if isinstance(error, KeyboardInterrupt):
             return _end(prog, error)
         print(f"{prog}: {_one_line(error)}", file=sys.stderr)
-        return 1 if isinstance(error, RunStopped) or _trouble(error) == _FULL else 2
+        return 1 if isinstance(error, RunStopped) or _trouble(error) in (_FULL, _FORBIDDEN) else 2
     return 0
 
 

@@ -49,9 +49,10 @@ def run(
     if stage.dry_run:
         _print_estimate(synthesis, Path(stage.output))
         return check_models(llm, editor)
+    was_done = synthesis.is_done
     summary = _run(synthesis, Path(stage.output))
     if processes().is_main:
-        _print_outcome(summary, Path(stage.output), llm.answer_attempts)
+        _print_outcome(summary, Path(stage.output), llm.answer_attempts, was_done=was_done)
         words = ["--model", options.model, "--records", stage.output, "--output", "runs/train"]
         suggest("train", *flags(changed(pairs_options)), *words)
 
@@ -139,12 +140,16 @@ def _run(synthesis: Any, folder: Path) -> dict[str, Any]:
         raise
 
 
-def _print_outcome(summary: Mapping[str, Any], folder: Path, attempts: int) -> None:
-    """Print what a run made; raise an error if it made no record."""
+def _print_outcome(summary: Mapping[str, Any], folder: Path, attempts: int, *, was_done: bool) -> None:
+    """Print what a run made, or that it had nothing to do; raise an error if there is no record."""
     from repair_hf.synthesis.outcome import require_records, unanswered
 
     _print_summary(summary)
-    print(f"synthesize took {summary['seconds']:,.0f} s   -> {folder}")
+    if was_done:
+        print(f"synthesize   already finished, nothing was done   -> {folder}")
+    else:
+        _print_made(summary)
+        print(f"synthesize took {summary['seconds']:,.0f} s   -> {folder}")
     require_records(folder, summary, attempts)
     if count := unanswered(folder, summary, attempts).total():
         print(f"{count:,} failures were dropped without a usable answer or image. Rerun the command to ask again.")
@@ -168,6 +173,10 @@ def _print_summary(summary: Mapping[str, Any]) -> None:
             shares = ", ".join(f"{name} {share:.1%}" for name, share in counts["error_types"].items())
             print(f"error types named in {direction} instructions: {shares}")
     _print_paid({(use.pop("stage"), use.pop("direction")): Usage(**use) for use in map(dict, summary["paid"])})
+
+
+def _print_made(summary: Mapping[str, Any]) -> None:
+    """Print how much a run asked and made, and how much was there."""
     asked, replayed = (sum(use[name] for use in summary["llm"]) for name in ("calls", "replayed"))
     print(f"LLM: {asked:,} new answers, {replayed:,} from an earlier run or an equal question")
     images = summary["images"]

@@ -21,11 +21,16 @@ REMEDY = "Make them again with `repair-hf synthesize`, or filter them out."
 
 def lacks_images(records: Dataset) -> bool:
     """Return whether an image of a query, ground truth or false positive is missing."""
-    raw = records.with_format("arrow")[:]
-    for direction, kinds in MODALITIES.items():
-        rows = raw.filter(pc.equal(raw["direction"], direction))
-        cells = [f"{role}_image" for role in SOURCES if kinds[role] == "image"]
-        if len(rows) and any(cell not in rows.column_names or rows[cell].null_count for cell in cells):
+    is_of = {way: pc.equal(records.with_format("arrow")["direction"][:], way) for way in MODALITIES}
+    for role in SOURCES:
+        name, ways = f"{role}_image", [way for way, kinds in MODALITIES.items() if kinds[role] == "image"]
+        if name not in records.column_names:
+            if any(pc.any(is_of[way]).as_py() for way in ways):
+                return True
+            continue
+        blocks = records.select_columns([name]).with_format("arrow").iter(BATCH_SIZE)  # a filter would copy the images
+        is_null = pa.array([cell.as_py() for block in blocks for cell in block[name].is_null()], pa.bool_())
+        if any(pc.any(pc.and_(is_of[way], is_null)).as_py() for way in ways):
             return True
     return False
 

@@ -1,4 +1,4 @@
-"""Full disks: one line with the folder and the space needed."""
+"""Full disks, quotas and limits on files: one line with the folder and the space needed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,20 @@ _FULL = re.compile(
 )
 
 
-class DiskFull(RunStopped):
-    """A disk is full; with more space the same command goes on."""
+# SQLite calls only ENOSPC a full disk. A quota or a limit on the size of files is one of these.
+_REFUSED_WRITES = ("SQLITE_IOERR_WRITE", "SQLITE_IOERR_TRUNCATE", "SQLITE_IOERR_SHMSIZE")
 
-    def __init__(self, folder: Path, size: int) -> None:
-        free = shutil.disk_usage(_existing(folder)).free
-        super().__init__(
-            f"{folder}: its disk is full. At least {readable(size)} are needed, and {readable(free)} are free. "
-            "Free some space; the same command resumes from here."
-        )
+
+class DiskFull(RunStopped):
+    """A disk is full, or nothing more `is_allowed` there; with more space the same command goes on."""
+
+    def __init__(self, folder: Path, size: int, *, is_allowed: bool = True) -> None:
+        needed, free = readable(size), readable(shutil.disk_usage(_existing(folder)).free)
+        if is_allowed:
+            why = f"its disk is full. At least {needed} are needed, and {free} are free. Free some space"
+        else:
+            why = f"no more can be written: a quota or `ulimit -f` is reached. At least {needed} are needed. Raise it"
+        super().__init__(f"{folder}: {why}; the same command resumes from here.")
 
 
 def check_room(folder: str | Path, size: int) -> None:
@@ -43,12 +48,19 @@ def naming_full_disk(folder: str | Path, size: Callable[[], int]) -> Iterator[No
     except Exception as error:
         if isinstance(error, DiskFull) or not is_full(error):
             raise
-        raise DiskFull(Path(folder), size()) from error
+        raise DiskFull(Path(folder), size(), is_allowed=not is_forbidden(error)) from error
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether an error says that a disk is full."""
-    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or _FULL.search(str(error)) is not None
+    """Return whether an error says that a disk is full, or that no more may be written to it."""
+    is_named = getattr(error, "errno", None) == errno.ENOSPC or _FULL.search(str(error)) is not None
+    return is_named or is_forbidden(error)
+
+
+def is_forbidden(error: BaseException) -> bool:
+    """Return whether an error says that a quota, or a limit on the size of files, is reached."""
+    number, name = getattr(error, "errno", None), getattr(error, "sqlite_errorname", None)
+    return number in (errno.EDQUOT, errno.EFBIG) or name in _REFUSED_WRITES
 
 
 def readable(size: int) -> str:

@@ -59,8 +59,17 @@ def parse_yaml(text: bytes | str) -> Any:
     """
     import yaml  # here, because a help needs no YAML
 
+    class OnceEach(yaml.SafeLoader):
+        """Of two values of one key the parser would take the last, and say nothing."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            names = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            if twice := [value for place, (tag, value) in enumerate(names) if (tag, value) in names[:place]]:
+                raise UnreadableText(f"the key `{twice[0]}` stands there twice")
+            return super().construct_mapping(node, deep)
+
     try:
-        value = yaml.safe_load(text.decode() if isinstance(text, bytes) else text)
+        value = yaml.load(text.decode() if isinstance(text, bytes) else text, OnceEach)
     except (yaml.YAMLError, *_YAML_FAULTS) as error:
         raise _unreadable(error) from error
     _check(value, texts=True, most=MAX_VALUES)

@@ -10,6 +10,8 @@ ledger, and the main process builds the records. The number of processes may cha
 from __future__ import annotations
 
 import asyncio
+import sys
+import time
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,6 +38,7 @@ from repair_hf.synthesis.selection import select_candidate, select_captions, sel
 from repair_hf.synthesis.sources import SourceImages
 from repair_hf.synthesis.workers import RepairWorkers
 
+EVERY = 60.0  # seconds between lines where there is no terminal
 RECORDS, DROPPED = "records.arrow", "dropped.arrow"
 
 
@@ -215,14 +218,32 @@ class Synthesizer:
                 task.drop("no_op", "no candidate differs from the false positive")
 
     async def _work(self, tasks: list[RepairTask], images: Candidates) -> None:
-        is_quiet = None if processes().is_main else True
         await self.chat.collect()
-        with tqdm(total=len(tasks), desc="Repairing", unit=" failures", smoothing=0.05, disable=is_quiet) as bar:
+        with _Progress(total=len(tasks), desc="Repairing", unit=" failures", smoothing=0.05, disable=None) as bar:
             workers = RepairWorkers(self.chat, images, self.builder, self.options, bar=bar, watch=self.watch)
             await workers.run(tasks)
         if workers.waiting and self.chat.batches is not None:
             await self.chat.batches.submit()
             raise self.chat.batches.stopped()
+
+
+class _Progress(tqdm):
+    """A bar on a terminal, and elsewhere a line a minute; of the main process alone."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**(how if processes().is_main else how | {"disable": True}))
+        self._done, self._of, self._said, self._last = 0, how["total"], "", time.monotonic()
+
+    def set_postfix_str(self, s: str = "", refresh: bool = True) -> None:
+        self._said = s
+        super().set_postfix_str(s, refresh)
+
+    def update(self, n: float | None = 1) -> bool | None:
+        self._done += int(n or 0)
+        if self.disable and processes().is_main and time.monotonic() - self._last >= EVERY:
+            tqdm.write(f"Repairing: {self._done:,} of {self._of:,} failures, {self._said}", file=sys.stderr)
+            self._last = time.monotonic()
+        return super().update(n)
 
 
 def unselected_files(tasks: Iterable[RepairTask]) -> dict[Path, float | None]:

@@ -172,6 +172,14 @@ class Synthesis:
             )
         return len(held) < len(wanted)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the folder is finished, and another run could make no more of it."""
+        summary, folder = self.stage.summary, self.stage.folder
+        if summary is None or folder is None:
+            return False
+        return not self._has_more and not can_add(folder, summary, self.llm.answer_attempts)
+
     def run(self, watch: Callable[[Synthesizer], View] | None = None) -> dict[str, Any]:
         """Repair into the folder, and return its summary, which other processes than the main one lack.
 
@@ -184,11 +192,11 @@ class Synthesis:
         stops: list[BaseException] = []
         summary, most, place = self.stage.summary, self.llm.answer_attempts, self.stage.folder
         assert place is not None, "records are written"
-        if summary is not None and not self._has_more and not can_add(place, summary, most):
+        if summary is not None and self.is_done:
             return summary
         check_models(self.llm, self.editor)
-        is_done = summary is not None and not summary["open"]
-        has_unanswered = is_done and unanswered(place, summary, most).total() > 0
+        is_whole = summary is not None and not summary["open"]
+        has_unanswered = summary is not None and is_whole and unanswered(place, summary, most).total() > 0
 
         def repair(_: Any) -> dict[str, Any]:
             with (
