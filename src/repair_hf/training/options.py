@@ -41,6 +41,13 @@ class Hyperparameters(Bounded):
     grid_weight: float = opt(
         1.0, "Weight of the grid loss (the paper's lambda); for `--loss grid` and `both`.", least=0
     )
+    blend: float = opt(
+        1.0,
+        "Weight of the tuned model in what is saved: base + blend * (tuned - base). Less forgets less of the base.",
+        main=True,
+        least=0,
+        most=1,
+    )
     global_loss: Literal["softmax", "sigmoid"] | None = opt(
         None, "Loss over the batch; by default sigmoid for a model with a `logit_bias`, such as SigLIP, else softmax."
     )

@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, ProcessorMixin, Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
-from repair_hf.encoder.adapters import as_json, limit_training
+from repair_hf.encoder.adapters import as_json, has_adapters, limit_training
+from repair_hf.encoder.blend import blend
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.opening import Retriever, open_encoder
 from repair_hf.encoder.pixel_store import pixels_of
@@ -125,6 +126,7 @@ class RepairTrainer(Trainer):
             callbacks=[self.loop, *callbacks],
             optimizers=optimizers,  # type: ignore[arg-type]
         )
+        self._untrained = self._weights_to_blend()
         check_parameters(self.objective, self.model)
         if args.disable_tqdm:
             self.remove_callback(PrinterCallback)  # `LoopCallback` logs
@@ -141,7 +143,8 @@ class RepairTrainer(Trainer):
     ) -> TrainOutput:
         """Train, and save model, processor, loss curve and summary in `args.output_dir`, as `repair-hf train` does.
 
-        A second call trains on, from the weights as they are, in a new run.
+        With `args.blend` below 1, the saved model is blended with its base; checkpoints are not. A second call trains
+        on, from the weights as they are, in a new run.
 
         `resume_from_checkpoint` is a folder; True or None follows `args`, False starts anew.
 
@@ -163,6 +166,10 @@ class RepairTrainer(Trainer):
             check_room(folder, size)
             with naming_full_disk(folder, lambda: size):
                 results.append(super(RepairTrainer, self).train(start, trial, ignore_keys_for_eval))
+                if self._untrained is not None:
+                    blend(self.model, self._untrained, self.args.blend)
+                    if self.eval_dataset is not None:
+                        self.evaluate()  # what is saved, not what was trained
                 self.save_model()
                 self.save_state()
             self.model.eval()
@@ -268,6 +275,14 @@ class RepairTrainer(Trainer):
         """Exclude biases, norms of any kind, and the logit scale, which is a temperature."""
         matrices = {name for name, parameter in model.named_parameters() if parameter.ndim > 1}
         return [name for name in super().get_decay_parameter_names(model) if name in matrices]
+
+    def _weights_to_blend(self) -> dict[str, Tensor] | None:
+        """Copy the base's weights, if what is trained is to be blended with them. Adapters need no copy."""
+        if self.args.blend == 1:
+            return None
+        if has_adapters(self.model):
+            return {}
+        return {name: value.detach().to("cpu", copy=True) for name, value in self.base.state_dict().items()}
 
     def _options(self, peft_config: Any, objective: Objective | None, records: Any) -> dict[str, Any]:
         """Return what identifies this run, in its folder and in its checkpoints."""
