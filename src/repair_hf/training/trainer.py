@@ -133,7 +133,7 @@ class RepairTrainer(Trainer):
         self.model_accepts_loss_kwargs = False  # the loss is a mean: accumulated parts are averaged
         self.options = self._options(peft_config, objective, records) | {"model_digest": model_digest}
         self._has_trained = False
-        self._terms: dict[str, list[Tensor]] = {}  # since the last log
+        self.terms: dict[str, list[Tensor]] = {}  # since the last log
 
     def train(
         self,
@@ -156,7 +156,7 @@ class RepairTrainer(Trainer):
             wanted = None if self._has_trained else self.args.resume_from_checkpoint
         is_main = self.is_world_process_zero()
         checkpoint = find_checkpoint(wanted or None, folder, self.stage.deciding, logs=is_main)
-        self._has_trained, self._terms = True, {}
+        self._has_trained, self.terms = True, {}
         if is_main:
             warn_of_unused(self.plan)
         start, results = str(checkpoint) if checkpoint else None, list[TrainOutput]()
@@ -201,7 +201,7 @@ class RepairTrainer(Trainer):
         step = step_of(images, texts, inputs, self.fill.truth, self.base.logit_scale.exp(), bias)
         terms = self.objective.terms(step)
         for name, value in terms.items():
-            self._terms.setdefault(name, []).append(value.detach())
+            self.terms.setdefault(name, []).append(value.detach())
         loss = torch.stack([self.objective.weights.get(name, 1.0) * value for name, value in terms.items()]).sum()
         return (loss, {"image_embeds": images, "text_embeds": texts}) if return_outputs else loss
 
@@ -228,14 +228,14 @@ class RepairTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log the objective's terms, the logit scale and the seconds too."""
-        if "loss" in logs and self._terms:
-            means = torch.stack([torch.stack(values).float().mean() for values in self._terms.values()])
+        if "loss" in logs and self.terms:
+            means = torch.stack([torch.stack(values).float().mean() for values in self.terms.values()])
             means = self.accelerator.reduce(means, "mean")
-            logs |= dict(zip(self._terms, means.tolist(), strict=True))
+            logs |= dict(zip(self.terms, means.tolist(), strict=True))
             logs |= {"seconds": self.loop.seconds, "logit_scale": self.base.logit_scale.exp().item()}
             if self.needs_bias:
                 logs["logit_bias"] = self.base.logit_bias.item()
-            self._terms = {}
+            self.terms = {}
         super().log(logs, start_time)
 
     def evaluate(
