@@ -43,7 +43,7 @@ class Hyperparameters(Bounded):
     )
     blend: float = opt(
         1.0,
-        "Weight of the tuned model in what is saved: base + blend * (tuned - base). Less forgets less of the base.",
+        "Save base + blend * (tuned - base): below 1, less of what the base knew is forgotten.",
         main=True,
         least=0,
         most=1,
