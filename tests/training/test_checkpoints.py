@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 from training_runs import assert_same, curve, losses, weights
 from transformers import TrainerCallback
 
@@ -136,3 +138,28 @@ def test_a_resume_begins_in_the_epoch_of_its_steps():
         state = SimpleNamespace(global_step=step)
         LoopCallback(SimpleNamespace(sampler=sampler), bounds_scale=False).on_epoch_begin(None, state, None)
         assert sampler.epoch == epoch
+
+
+@pytest.mark.parametrize("rate", [50.0, 1e4, 1e30])
+def test_a_training_that_diverges_saves_no_model_and_keeps_finite_checkpoints(rate, repaired, fit, tmp_path):
+    with pytest.raises(UserError, match=r"^Step \d: .* not finite .* learning rate .* logit scale .*Lower"):
+        fit(repaired, learning_rate=rate, max_steps=6, save_strategy="steps", save_steps=1, warmup_steps=0)
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+    kept = [load_file(folder / "model.safetensors") for folder in (tmp_path / "out").glob("checkpoint-*")]
+    assert kept and all(value.isfinite().all() for saved in kept for value in saved.values())
+
+
+@pytest.mark.parametrize("place", ["loss", "gradient"])
+def test_the_first_step_that_is_not_finite_ends_a_training(place, repaired, fit, tmp_path):
+    class Broken(PairObjective):
+        def forward(self, matrix, visible, anchors):
+            terms = super().forward(matrix, visible, anchors)
+            self.steps = getattr(self, "steps", 0) + 1
+            if self.steps == 3:
+                zero = (matrix - matrix.detach()).sum()
+                terms["loss_global"] = terms["loss_global"] + (zero.abs().sqrt() if place == "gradient" else torch.nan)
+            return terms
+
+    with pytest.raises(UserError, match=r"^Step 3: .* learning rate .*Lower `learning_rate`"):
+        fit(repaired, objective=Broken(), max_steps=5, save_strategy="steps", save_steps=2)
+    assert (tmp_path / "out" / "checkpoint-2").is_dir() and not (tmp_path / "out" / "model.safetensors").exists()

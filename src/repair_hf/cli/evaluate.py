@@ -21,6 +21,8 @@ EPILOG = """examples:
   repair-hf evaluate world/base runs/train --pairs runs/world --near-misses runs/near-misses --output runs/compare
   repair-hf evaluate openai/clip-vit-base-patch32 --pairs me/my-dataset --split test --output runs/evaluate"""
 
+FAVOR = "Guessing gives 50%, and they favor whatever differs from the model that they were mined from."
+
 
 @dataclass
 class TestPairsOptions(PairsOptions):
@@ -89,7 +91,7 @@ def _print_metrics(evaluation: Any) -> None:
     if evaluation.unseen:
         print(
             "truth, edit: % of near misses nearer to the truth, or to the edit, than to the false positive. "
-            f"{_origin(evaluation.unseen)}"
+            f"{FAVOR} {_origin(evaluation.unseen)}"
         )
     for one in comparison.get("repair", ()):
         print(_answer(one))

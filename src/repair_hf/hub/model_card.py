@@ -64,6 +64,7 @@ def model_card(
         "measured_on": measured.run.pairs() if measured else "",
         "pairs": stage.pairs(),
         "records": _records(stage),
+        "blend": options.get("blend", 1),
         "steps": f"{stage.summary['steps']:,}" if "steps" in stage.summary else "unknown",
         "seed": options.get("seed", "unknown"),
         "license": license,

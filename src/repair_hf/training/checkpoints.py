@@ -11,11 +11,13 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel, TrainerCallback
 
 from repair_hf.encoder.adapters import has_adapters
@@ -35,10 +37,11 @@ EVALUATED = ("eval_i2t_R@1", "eval_t2i_R@1")  # in the line of a log
 
 
 class LoopCallback(TrainerCallback):
-    """Start the sampler's epochs, time the loop, bound a softmax loss's scale, and seal checkpoints.
+    """Start the sampler's epochs, time the loop, check steps, bound a softmax loss's scale, and seal checkpoints.
 
     Args:
-        trainer: Has `sampler`, `base` (the dual encoder), `stage` (the folder) and `accelerator`.
+        trainer: Has `sampler`, `base` (the dual encoder), `stage` (the folder), `accelerator`,
+            `optimizer`, and `terms` of the loss.
         bounds_scale: Whether the logit scale is at most 100.
     """
 
@@ -60,6 +63,18 @@ class LoopCallback(TrainerCallback):
         # After a resume, accelerate does not reach the sampler through the sharded batch sampler that skips batches.
         sampler: OneCaptionPerImage = self.trainer.sampler
         sampler.set_epoch(state.global_step // sampler.batches)
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        trainer = self.trainer
+        terms = {name: values[-1] for name, values in trainer.terms.items()}
+        if is_finite(trainer.model, [*terms.values()], scaled=trainer.accelerator.scaler is not None):
+            return
+        values = ", ".join(f"{name} {value.item():g}" for name, value in terms.items())
+        raise UserError(
+            f"Step {state.global_step + 1}: the loss or its gradient is not finite ({values}, learning rate "
+            f"{trainer.optimizer.param_groups[0]['lr']:g}, logit scale {trainer.base.logit_scale.exp().item():g}). "
+            "Lower `learning_rate`. Nothing of this step was saved."
+        )
 
     def on_optimizer_step(self, args, state, control, **kwargs):
         scale = self.trainer.base.logit_scale
@@ -85,6 +100,19 @@ class LoopCallback(TrainerCallback):
         self.trainer.accelerator.wait_for_everyone()  # until every process has written its files
         if state.is_world_process_zero:
             seal(Path(args.output_dir) / f"checkpoint-{state.global_step}", self.trainer.stage.deciding)
+
+
+def is_finite(model: nn.Module, terms: Sequence[Tensor], *, scaled: bool) -> bool:
+    """Return whether a step may be taken: its terms are finite, and so is the norm of its gradient.
+
+    Args:
+        model: What is trained, after backward.
+        terms: Of the loss, () each.
+        scaled: Whether fp16 scales the loss. Its scaler skips a step whose gradient is too large, so that is right.
+    """
+    gradients = [] if scaled else [each.grad for each in model.parameters() if each.grad is not None]
+    norm = [nn.utils.get_total_norm(gradients)] if gradients else []
+    return bool(torch.stack([value.detach().float() for value in (*terms, *norm)]).isfinite().all())
 
 
 def seal(folder: Path, options: Mapping[str, Any]) -> None:

@@ -41,6 +41,13 @@ class Hyperparameters(Bounded):
     grid_weight: float = opt(
         1.0, "Weight of the grid loss (the paper's lambda); for `--loss grid` and `both`.", least=0
     )
+    blend: float = opt(
+        1.0,
+        "Save base + blend * (tuned - base): below 1, less of what the base knew is forgotten.",
+        main=True,
+        least=0,
+        most=1,
+    )
     global_loss: Literal["softmax", "sigmoid"] | None = opt(
         None, "Loss over the batch; by default sigmoid for a model with a `logit_bias`, such as SigLIP, else softmax."
     )

@@ -105,7 +105,7 @@ def summarize(trainer: Any, steps: int) -> dict[str, Any]:
     """Return the summary of a finished training that `train` describes."""
     history = trainer.state.log_history
     evaluations = [line for line in history if "eval_i2t_R@1" in line]
-    if trainer.args.load_best_model_at_end:
+    if trainer.args.load_best_model_at_end and trainer.args.blend == 1:  # a blend is measured last
         evaluations = [line for line in evaluations if line["step"] == trainer.state.best_global_step]
     losses = {line["step"]: line["loss"] for line in history if "loss" in line}  # means since the line before
     seconds = trainer.loop.seconds

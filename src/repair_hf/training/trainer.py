@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, ProcessorMixin, Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
-from repair_hf.encoder.adapters import as_json, limit_training
+from repair_hf.encoder.adapters import as_json, has_adapters, limit_training
+from repair_hf.encoder.blend import blend
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.opening import Retriever, open_encoder
 from repair_hf.encoder.pixel_store import pixels_of
@@ -125,13 +126,14 @@ class RepairTrainer(Trainer):
             callbacks=[self.loop, *callbacks],
             optimizers=optimizers,  # type: ignore[arg-type]
         )
+        self._untrained = self._weights_to_blend()
         check_parameters(self.objective, self.model)
         if args.disable_tqdm:
             self.remove_callback(PrinterCallback)  # `LoopCallback` logs
         self.model_accepts_loss_kwargs = False  # the loss is a mean: accumulated parts are averaged
         self.options = self._options(peft_config, objective, records) | {"model_digest": model_digest}
         self._has_trained = False
-        self._terms: dict[str, list[Tensor]] = {}  # since the last log
+        self.terms: dict[str, list[Tensor]] = {}  # since the last log
 
     def train(
         self,
@@ -141,7 +143,8 @@ class RepairTrainer(Trainer):
     ) -> TrainOutput:
         """Train, and save model, processor, loss curve and summary in `args.output_dir`, as `repair-hf train` does.
 
-        A second call trains on, from the weights as they are, in a new run.
+        With `args.blend` below 1, the saved model is blended with its base; checkpoints are not. A second call trains
+        on, from the weights as they are, in a new run.
 
         `resume_from_checkpoint` is a folder; True or None follows `args`, False starts anew.
 
@@ -153,7 +156,7 @@ class RepairTrainer(Trainer):
             wanted = None if self._has_trained else self.args.resume_from_checkpoint
         is_main = self.is_world_process_zero()
         checkpoint = find_checkpoint(wanted or None, folder, self.stage.deciding, logs=is_main)
-        self._has_trained, self._terms = True, {}
+        self._has_trained, self.terms = True, {}
         if is_main:
             warn_of_unused(self.plan)
         start, results = str(checkpoint) if checkpoint else None, list[TrainOutput]()
@@ -163,6 +166,10 @@ class RepairTrainer(Trainer):
             check_room(folder, size)
             with naming_full_disk(folder, lambda: size):
                 results.append(super(RepairTrainer, self).train(start, trial, ignore_keys_for_eval))
+                if self._untrained is not None:
+                    blend(self.model, self._untrained, self.args.blend)
+                    if self.eval_dataset is not None:
+                        self.evaluate()  # what is saved, not what was trained
                 self.save_model()
                 self.save_state()
             self.model.eval()
@@ -194,7 +201,7 @@ class RepairTrainer(Trainer):
         step = step_of(images, texts, inputs, self.fill.truth, self.base.logit_scale.exp(), bias)
         terms = self.objective.terms(step)
         for name, value in terms.items():
-            self._terms.setdefault(name, []).append(value.detach())
+            self.terms.setdefault(name, []).append(value.detach())
         loss = torch.stack([self.objective.weights.get(name, 1.0) * value for name, value in terms.items()]).sum()
         return (loss, {"image_embeds": images, "text_embeds": texts}) if return_outputs else loss
 
@@ -221,14 +228,14 @@ class RepairTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log the objective's terms, the logit scale and the seconds too."""
-        if "loss" in logs and self._terms:
-            means = torch.stack([torch.stack(values).float().mean() for values in self._terms.values()])
+        if "loss" in logs and self.terms:
+            means = torch.stack([torch.stack(values).float().mean() for values in self.terms.values()])
             means = self.accelerator.reduce(means, "mean")
-            logs |= dict(zip(self._terms, means.tolist(), strict=True))
+            logs |= dict(zip(self.terms, means.tolist(), strict=True))
             logs |= {"seconds": self.loop.seconds, "logit_scale": self.base.logit_scale.exp().item()}
             if self.needs_bias:
                 logs["logit_bias"] = self.base.logit_bias.item()
-            self._terms = {}
+            self.terms = {}
         super().log(logs, start_time)
 
     def evaluate(
@@ -268,6 +275,14 @@ class RepairTrainer(Trainer):
         """Exclude biases, norms of any kind, and the logit scale, which is a temperature."""
         matrices = {name for name, parameter in model.named_parameters() if parameter.ndim > 1}
         return [name for name in super().get_decay_parameter_names(model) if name in matrices]
+
+    def _weights_to_blend(self) -> dict[str, Tensor] | None:
+        """Copy the base's weights, if what is trained is to be blended with them. Adapters need no copy."""
+        if self.args.blend == 1:
+            return None
+        if has_adapters(self.model):
+            return {}
+        return {name: value.detach().to("cpu", copy=True) for name, value in self.base.state_dict().items()}
 
     def _options(self, peft_config: Any, objective: Objective | None, records: Any) -> dict[str, Any]:
         """Return what identifies this run, in its folder and in its checkpoints."""

@@ -1,0 +1,69 @@
+"""Blend a tuned model with its base: `base + weight * (tuned - base)`, as in WiSE-FT (Wortsman et al., 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from repair_hf.encoder.adapters import has_adapters
+from repair_hf.encoder.models import NAMED, load_model
+from repair_hf.runtime.options import UserError
+
+
+@torch.no_grad()
+def blend(model: Any, base: Mapping[str, Tensor] | str | Path, weight: float, *, revision: str | None = None) -> None:
+    """Move a tuned model's weights towards its base, in place: 0 gives the base, and 1 the tuned model.
+
+    The arithmetic is float32. Integer buffers stay. LoRA adapters need no base: `weight` multiplies their update.
+
+    Args:
+        model: The tuned dual encoder, or a `PeftModel` with LoRA adapters.
+        base: The base's state dict, or its Hub id or folder, which is loaded; not read for adapters.
+        weight: From 0 to 1.
+        revision: Branch, tag or commit of a base on the Hub.
+
+    Raises:
+        UserError: If the weight is out of range, the base has other weights or shapes, or the adapters are not LoRA's.
+    """
+    if not 0 <= weight <= 1:
+        raise UserError(f"The weight of a blend is from 0 (the base) to 1 (the tuned model), got {weight}.")
+    if has_adapters(model):
+        return _scale_adapters(model, weight)
+    first = load_model(base, revision=revision).state_dict() if isinstance(base, str | Path) else base
+    tuned = model.state_dict()
+    _check_same(first, tuned)
+    done = set[tuple[int, int]]()  # tied weights have several names
+    for name, value in tuned.items():
+        place = value.data_ptr(), value.numel()
+        if value.is_floating_point() and place not in done:
+            done.add(place)
+            value.copy_(first[name].to(value.device, torch.float32).lerp(value.float(), weight))
+
+
+def _check_same(base: Mapping[str, Tensor], tuned: Mapping[str, Tensor]) -> None:
+    names = sorted(base.keys() | tuned.keys())
+    shapes = {name: [tuple(side[name].shape) if name in side else None for side in (base, tuned)] for name in names}
+    other = [f"{name} {one} and {two}" for name, (one, two) in shapes.items() if one != two]
+    if other:
+        raise UserError(
+            f"Base and tuned model differ in {len(other)} weights or shapes, such as {', '.join(other[:NAMED])}. Give "
+            "the base that the model was tuned from."
+        )
+
+
+def _scale_adapters(model: Any, weight: float) -> None:
+    """Multiply the updates of LoRA, and blend the modules that are trained whole with their originals."""
+    for config in model.peft_config.values():
+        if config.peft_type != "LORA" or config.use_dora or config.bias != "none":
+            raise UserError("Only plain LoRA adapters can be blended: without DoRA and without trained biases.")
+    for module in model.modules():
+        for name in ("lora_B", "lora_embedding_B"):  # the update is B A: scaling B survives saving
+            for part in (getattr(module, name, None) or {}).values():
+                (part if isinstance(part, Tensor) else part.weight).mul_(weight)
+        if hasattr(module, "modules_to_save") and hasattr(module, "original_module"):
+            for part in module.modules_to_save.values():
+                blend(part, module.original_module.state_dict(), weight)
