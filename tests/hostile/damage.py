@@ -101,6 +101,7 @@ def judged(folder: Path) -> None:
     task = folder / "people" / "qc"
     (task / "answers").mkdir(parents=True)
     (folder / "versions.json").write_text(json.dumps({"command": "synthesize", "commit": None, "packages": {}}))
+    (folder / "summary.json").write_text("{}")
     (task / "task.json").write_text(json.dumps({"task": "qc", "size": 200, "seed": 0}))
     items = [f"{k},,photos,t2i,{k < 2},9" for k in range(3)]
     (task / "items.csv").write_text("\n".join(["item,record_id,dataset,direction,accepted,population", *items]) + "\n")

@@ -197,6 +197,7 @@ class Synthesis:
         check_models(self.llm, self.editor)
         is_whole = summary is not None and not summary["open"]
         has_unanswered = summary is not None and is_whole and unanswered(place, summary, most).total() > 0
+        processes().gather(None)  # all have read the summary, which the first one removes now
 
         def repair(_: Any) -> dict[str, Any]:
             with (
