@@ -1,4 +1,4 @@
-"""A synthesis that stopped leaves records that can be used; one that was killed is refused; a trial can grow."""
+"""A stopped synthesis leaves records that can be used, and can grow. Reading a killed one is an error."""
 
 from __future__ import annotations
 

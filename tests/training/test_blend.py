@@ -32,13 +32,15 @@ def test_a_resumed_run_is_blended_once(clip_folder, repaired, fit, tmp_path):
         assert_same(weights(whole.model), weights(resumed.model))
 
 
-def test_the_summary_measures_what_is_saved(clip_folder, repaired, fit, pairs, tmp_path):
+@pytest.mark.parametrize("greater", [True, False])  # by one of them, the best step is not the last
+def test_the_summary_measures_what_is_saved(greater, clip_folder, repaired, fit, pairs, tmp_path):
     trainer = fit(
         repaired,
         model=str(clip_folder),
         validation=pairs,
         blend=0.3,
         load_best_model_at_end=True,
+        greater_is_better=greater,
         **FOUR | dict(eval_strategy="steps", eval_steps=2),
     )
     names = [name for name in trainer.summary if name.startswith("eval_") and name.endswith(("R@1", "MRR"))]

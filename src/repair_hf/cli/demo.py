@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from repair_hf.cli.evaluate import FAVOR, TestPairsOptions
+from repair_hf.cli.evaluate import NOTE, TestPairsOptions
 from repair_hf.cli.subcommands import perform, print_table, suggest
 from repair_hf.cli.world import BuildOptions
 from repair_hf.evaluation.options import CompositionalOptions, EvaluateOptions
@@ -42,7 +42,6 @@ FOOTER = (
     "R@K in %: an annotated positive is in the top K. MRR: mean of 1 / rank of the best positive. Ties are ranked "
     "pessimistically."
 )
-NOTE = f"truth, edit: % of near misses nearer to the truth, or to the edit, than to the false positive. {FAVOR}"
 
 
 @dataclass(frozen=True)

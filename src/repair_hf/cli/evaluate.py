@@ -21,7 +21,10 @@ EPILOG = """examples:
   repair-hf evaluate world/base runs/train --pairs runs/world --near-misses runs/near-misses --output runs/compare
   repair-hf evaluate openai/clip-vit-base-patch32 --pairs me/my-dataset --split test --output runs/evaluate"""
 
-FAVOR = "Guessing gives 50%, and they favor whatever differs from the model that they were mined from."
+NOTE = (
+    "truth, edit: % of near misses nearer to the truth, or to the edit, than to the false positive. Guessing gives "
+    "50%, and they favor whatever differs from the model that they were mined from."
+)
 
 
 @dataclass
@@ -89,10 +92,7 @@ def _print_metrics(evaluation: Any) -> None:
     for line in describe_cases(metrics, evaluation.sets):
         print(line)
     if evaluation.unseen:
-        print(
-            "truth, edit: % of near misses nearer to the truth, or to the edit, than to the false positive. "
-            f"{FAVOR} {_origin(evaluation.unseen)}"
-        )
+        print(f"{NOTE} {_origin(evaluation.unseen)}")
     for one in comparison.get("repair", ()):
         print(_answer(one))
 

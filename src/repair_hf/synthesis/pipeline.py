@@ -219,7 +219,7 @@ class Synthesizer:
 
     async def _work(self, tasks: list[RepairTask], images: Candidates) -> None:
         await self.chat.collect()
-        with _Progress(total=len(tasks), desc="Repairing", unit=" failures", smoothing=0.05, disable=None) as bar:
+        with _Progress(total=len(tasks), desc="Repairing", unit=" failures", smoothing=0.05) as bar:
             workers = RepairWorkers(self.chat, images, self.builder, self.options, bar=bar, watch=self.watch)
             await workers.run(tasks)
         if workers.waiting and self.chat.batches is not None:
@@ -230,19 +230,18 @@ class Synthesizer:
 class _Progress(tqdm):
     """A bar on a terminal, and elsewhere a line a minute; of the main process alone."""
 
-    def __init__(self, **how: Any) -> None:
-        super().__init__(**(how if processes().is_main else how | {"disable": True}))
-        self._done, self._of, self._said, self._last = 0, how["total"], "", time.monotonic()
+    postfix = ""
 
-    def set_postfix_str(self, s: str = "", refresh: bool = True) -> None:
-        self._said = s
-        super().set_postfix_str(s, refresh)
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how, disable=None if processes().is_main else True)
+        self._last = time.monotonic()
 
     def update(self, n: float | None = 1) -> bool | None:
-        self._done += int(n or 0)
-        if self.disable and processes().is_main and time.monotonic() - self._last >= EVERY:
-            tqdm.write(f"Repairing: {self._done:,} of {self._of:,} failures, {self._said}", file=sys.stderr)
-            self._last = time.monotonic()
+        if self.disable:  # then tqdm does not count
+            self.n += int(n or 0)
+            if processes().is_main and time.monotonic() - self._last >= EVERY:
+                tqdm.write(f"Repairing: {self.n:,} of {self.total:,} failures, {self.postfix}", file=sys.stderr)
+                self._last = time.monotonic()
         return super().update(n)
 
 

@@ -40,7 +40,7 @@ from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesizeOpt
 from repair_hf.synthesis.outcome import can_add, require_records, unanswered
 from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
-from repair_hf.synthesis.rounds import Name, earlier_rounds, leave_out, names_in
+from repair_hf.synthesis.rounds import earlier_rounds, leave_out, names_in
 from repair_hf.synthesis.sources import SourceImages
 
 SPACE = 4 * 2**20  # bytes that a run needs at least: some thousand answers
@@ -129,7 +129,8 @@ class Synthesis:
         expect(pairs, Pairs, "pairs", MAKE_PAIRS)
         self.pairs, self.llm, self.editor, self.options = pairs, llm, editor, options
         table = failures if isinstance(failures, Dataset) else load_failures(failures)
-        RecordBuilder(pairs, SourceImages(pairs.images)).check(table)
+        builder = RecordBuilder(pairs, SourceImages(pairs.images))
+        builder.check(table)
         self.encoder = open_retriever(model, processor, **options.how_to_load)
         if not isinstance(failures, Dataset):
             check_items(failures, pairs.items)
@@ -153,9 +154,9 @@ class Synthesis:
         named: dict[str, Any] = {"items": pairs.items, "needs": NEEDS, "otherwise": _reuse(output)}
         self.stage = Stage("synthesize", output, decides, inputs, neutral=neutral, **named)
         self.stage.check()
-        self._has_more = self._compare(RecordBuilder(pairs, SourceImages(pairs.images)).names(self.failures))
+        self._has_more = self._compare(builder)
 
-    def _compare(self, wanted: set[Name]) -> bool:
+    def _compare(self, builder: RecordBuilder) -> bool:
         """Return whether failures are wanted that a finished folder lacks.
 
         Raises:
@@ -164,7 +165,7 @@ class Synthesis:
         summary, folder = self.stage.summary, self.stage.folder
         if summary is None or folder is None or summary["open"]:
             return False
-        held = names_in(folder)
+        held, wanted = names_in(folder), builder.names(self.failures)
         if gone := len(held - wanted):
             raise UserError(
                 f"{folder} holds {gone:,} failures that these options leave out; a finished folder can only grow. "
@@ -189,30 +190,29 @@ class Synthesis:
         Raises:
             UserError, RunStopped: As `synthesize`.
         """
-        stops: list[BaseException] = []
+        stop: BaseException | None = None
         summary, most, place = self.stage.summary, self.llm.answer_attempts, self.stage.folder
         assert place is not None, "records are written"
         if summary is not None and self.is_done:
             return summary
         check_models(self.llm, self.editor)
-        is_whole = summary is not None and not summary["open"]
-        has_unanswered = summary is not None and is_whole and unanswered(place, summary, most).total() > 0
+        asks_again = summary is not None and not summary["open"] and unanswered(place, summary, most).total() > 0
         processes().gather(None)  # all have read the summary, which the first one removes now
 
         def repair(_: Any) -> dict[str, Any]:
+            nonlocal stop
             with (
                 naming_full_disk(place, lambda: _space_needed(place, self.options.candidates)),
                 open_ledger(self.llm, place) as ledger,
             ):
-                if summary is not None and has_unanswered:
+                if summary is not None and asks_again:
                     ledger.allow_attempts(summary.get("attempts", ledger.attempts) + 1)
                 found, stop = _repair(place, self, ledger, watch)
-                stops.extend([] if stop is None else [stop])
                 return found
 
         made = self.stage.run(repair, again=True)
-        if stops:
-            raise stops[0]
+        if stop is not None:
+            raise stop
         return made
 
 
