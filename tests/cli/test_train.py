@@ -1,6 +1,7 @@
 """`repair-hf train` from the command line: what it writes, prints and refuses, how it goes on and never repeats."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from copy import deepcopy
 from dataclasses import fields
 from pathlib import Path
 
@@ -15,12 +17,15 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from datasets import Dataset
 from PIL import Image
+from training_runs import curve
 from transformers import AutoModel
 
 from repair_hf.cli.main import main
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.pairs.dataset import load_pairs
+from repair_hf.records.dataset import DROPPED_FEATURES, save_records
 from repair_hf.training.checkpoints import SEAL
 from repair_hf.training.options import Hyperparameters, TrainOptions
 
@@ -45,7 +50,8 @@ def test_trains_once_and_says_what_comes_next(flags, tmp_path, capsys):
     beside = f"{found['fill']['beside_i2t']} I2T, {found['fill']['beside_t2i']} T2I"
     assert f"pairs   24 captions with their images; with an edit beside them: {beside}\n" in printed
     used = found["samples_encoded"]
-    assert f"edits   4 steps use {used['i2t']} of 12 I2T edits and {used['t2i']} of 12 T2I edits\n" in printed
+    assert f"edits   4 steps use {used['i2t']} of 12 I2T edits and {used['t2i']} of 12 T2I edits: " in printed
+    assert f"T2I edits: {(used['i2t'] + used['t2i']) / 24:.1%} of all\n" in printed
     assert "next: repair-hf evaluate --pairs" in printed and f"--model {tmp_path / 'out'}" in printed
     weights = tmp_path / "out" / "model.safetensors"
     before = weights.stat().st_mtime_ns
@@ -135,14 +141,37 @@ def test_a_dry_run_says_what_is_trained_takes_two_steps_and_writes_nothing(flags
     assert "loss    grid: " in (paper := capsys.readouterr().out) and "; with a failure beside them: " in paper
 
 
-def test_paper_is_the_same_run_as_its_two_choices(flags, tmp_path, capsys):
+@pytest.mark.parametrize(("directions", "expected"), [("i2t t2i", math.log(3)), ("t2i", math.log(2))])
+def test_zero_logits_give_the_papers_grid_loss_whatever_share_has_a_grid(
+    directions, expected, flags, clip, clip_folder, repaired, tmp_path
+):
+    """Two of twelve images have grids, so some batches of four have one or two, and the others none."""
+    queries = {name + end for name in ("green_square.png", "yellow_circle.png") for end in ("", "#0", "#1")}
+    records = repaired.filter(lambda row: row["direction"] in directions and row["q_id"] in queries)
+    records = records.filter(lambda row: row["fp_id"] != "green_circle.png#1")  # fits the image beside it: masked
+    save_records(tmp_path / "records", records, Dataset.from_dict(dict.fromkeys(DROPPED_FEATURES, [])))
+    shutil.copytree(clip_folder, tmp_path / "clip")
+    (zero := deepcopy(clip)).logit_scale.data.fill_(-30)
+    zero.save_pretrained(tmp_path / "clip")
+    places = ["--model", str(tmp_path / "clip"), "--records", str(tmp_path / "records")]
+    rest = "--paper --max-steps 6 --learning-rate 1e-9 --logging-steps 1".split()
+    assert main([*flags, *places, *rest]) == 0
+    lines = curve(tmp_path / "out")
+    found = {round(line["loss_grid"], 5) for line in lines}
+    assert found == {0, round(expected, 5)}
+    for line in lines:
+        assert line["loss"] == pytest.approx(line["loss_global"] + 0.5 * line["loss_grid"], abs=1e-4)
+
+
+def test_paper_is_the_same_run_as_its_choices(flags, tmp_path, capsys):
     short = [*flags, "--max-steps", "1"]
     assert main([*short, "--paper"]) == 0
     weights = (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns
-    assert main([*short, "--fill", "paper", "--loss", "grid"]) == 0  # nothing is trained again
+    assert main([*short, *"--fill paper --loss grid --grid-weight 0.5".split()]) == 0  # nothing is trained again
     assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns == weights
     assert main(short) == 2
-    assert "finished result with other options: fill (paper -> edits), loss (grid -> both)" in capsys.readouterr().err
+    changed = "fill (paper -> edits), loss (grid -> both), grid_weight (0.5 -> 1.0)"
+    assert f"finished result with other options: {changed}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", TrainOptions._removed)

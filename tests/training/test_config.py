@@ -12,7 +12,7 @@ from repair_hf.training.config import RepairConfig
 
 ALONE = dict(chunk_size=0, per_device_train_batch_size=0, lora_rank=0, grid_weight=-1.0, seed=-1, data_seed=-1)
 ALONE |= dict(metric_for_best_model="t2i_median_rank", lora_towers="text", fp16=True)
-ALONE |= dict(report_to=["no_tracker"], fill="papers", loss="batches")
+ALONE |= dict(report_to=["no_tracker"], fill="papers", loss="batches", grid_mean="grid")
 TOGETHER = [
     ("chunk_size", dict(per_device_train_batch_size=1, gradient_accumulation_steps=8)),
     ("freeze", dict(lora_rank=2, freeze="image")),
@@ -33,15 +33,17 @@ def test_arguments_without_an_effect_are_not_taken(config):
             config(**{name: True})
 
 
-def test_paper_chooses_fill_and_loss_where_no_other_is_named(config):
+def test_paper_chooses_fill_loss_and_weight_where_no_other_is_named(config):
     def chosen(**named):
         made = config(**named)
-        return made.fill, made.loss
+        return made.fill, made.loss, made.grid_weight
 
-    assert chosen() == ("edits", "both") and chosen(paper=True) == ("paper", "grid")
-    assert chosen(paper=True, loss="both") == ("paper", "both")
-    assert chosen(paper=True, fill="edits") == ("edits", "grid")
-    assert config(paper=True).recorded() == config(fill="paper", loss="grid").recorded()  # one run
+    assert chosen() == ("edits", "both", 1) and chosen(paper=True) == ("paper", "grid", 0.5)
+    assert chosen(paper=True, loss="both") == ("paper", "both", 0.5)
+    assert chosen(paper=True, fill="edits") == ("edits", "grid", 0.5)
+    assert chosen(paper=True, grid_weight=0.0) == ("paper", "grid", 0)
+    named = dict(fill="paper", loss="grid", grid_weight=0.5)
+    assert config(paper=True).recorded() == config(**named).recorded()  # one run
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="the CPU is chosen where there is nothing else")

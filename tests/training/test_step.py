@@ -23,7 +23,7 @@ LOSSES = ("batch", "grid", "both", "none")
 SCALE = torch.tensor(7.0)
 
 
-def slow_terms(loss: str, matrix, visible, anchors, share: float, *, sigmoid: bool) -> dict[str, float]:
+def slow_terms(loss: str, matrix, visible, anchors, grid_mean: str, *, sigmoid: bool) -> dict[str, float]:
     """The definition, cell by cell. A pair without an image or a caption is only what others are compared with."""
     cell, seen, anchors, n = matrix.tolist(), visible.tolist(), anchors.tolist(), len(matrix)
 
@@ -43,8 +43,8 @@ def slow_terms(loss: str, matrix, visible, anchors, share: float, *, sigmoid: bo
     terms = {"loss_global": mean(list(range(n)) if loss in ("batch", "both") else of_anchors)}
     if loss in ("grid", "both"):
         grids = [[p for p in range(n) if anchors[p] == anchor] for anchor in of_anchors]
-        total = sum(mean(grid) for grid in grids if len(grid) > 1)
-        terms["loss_grid"] = total / (len(of_anchors) * share)
+        found = [mean(grid) for grid in grids if len(grid) > 1]
+        terms["loss_grid"] = sum(found) / (len(found) if grid_mean == "grids" else len(grids))
     return terms
 
 
@@ -62,20 +62,14 @@ def random_step(seed: int, n_anchors: int = 5) -> tuple[torch.Tensor, torch.Tens
     return torch.from_numpy(rng.normal(0, 3, (n, n))).float(), visible, anchors
 
 
-def objective(loss: str, share: float, **named) -> PairObjective:
-    made = PairObjective(loss, **named)
-    made.share = share
-    return made
-
-
 @pytest.mark.parametrize("sigmoid", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_loss_equals_a_loop_over_cells(loss, sigmoid):
-    for seed in range(8):
+    for seed, grid_mean in product(range(8), ("grids", "anchors")):
         matrix, visible, anchors = random_step(seed)
         matrix.requires_grad_()
-        terms = objective(loss, 0.6, sigmoid=sigmoid)(matrix, visible, anchors)
-        expected = slow_terms(loss, matrix, visible, anchors, 0.6, sigmoid=sigmoid)
+        terms = PairObjective(loss, grid_mean=grid_mean, sigmoid=sigmoid)(matrix, visible, anchors)
+        expected = slow_terms(loss, matrix, visible, anchors, grid_mean, sigmoid=sigmoid)
         assert {name: value.item() for name, value in terms.items()} == pytest.approx(expected, rel=1e-5)
         sum(terms.values()).backward()
         assert matrix.grad.isfinite().all() and (matrix.grad[~visible] == 0).all()
@@ -94,20 +88,24 @@ def test_equal_logits_give_ln_of_the_batch_and_a_grid_ln_of_its_side(n_anchors, 
     assert found["loss_global"].item() == pytest.approx(n * math.log(2), rel=1e-6)
 
 
-def test_anchors_without_a_grid_count_by_their_share():
-    zeros, visible = torch.zeros(4, 4, requires_grad=True), torch.ones(4, 4, dtype=torch.bool)
-    half = objective("grid", 0.5)  # of the anchors have a grid
-    assert half(zeros, visible, torch.tensor([0, 0, 0, 3]))["loss_grid"].item() == pytest.approx(math.log(3))
-    without = half(zeros, visible, torch.arange(4))["loss_grid"]
+@pytest.mark.parametrize("alone", [0, 1, 13])
+def test_anchors_without_a_grid_do_not_change_the_mean_over_grids(alone):
+    n = 3 + alone
+    zeros, visible = torch.zeros(n, n, requires_grad=True), torch.ones(n, n, dtype=torch.bool)
+    anchors = torch.tensor([0, 0, 0, *range(3, n)])
+    assert PairObjective("grid")(zeros, visible, anchors)["loss_grid"].item() == pytest.approx(math.log(3))
+    over_anchors = PairObjective("grid", grid_mean="anchors")(zeros, visible, anchors)["loss_grid"].item()
+    assert over_anchors == pytest.approx(math.log(3) / (1 + alone))
+    without = PairObjective("grid")(zeros, visible, torch.arange(n))["loss_grid"]
     without.backward()
     assert without.item() == 0 and not zeros.grad.any()
 
 
 @pytest.mark.parametrize("sigmoid", [False, True])
-def test_the_mean_of_the_grid_loss_over_two_halves_is_that_of_the_whole(sigmoid):
-    """With two and with three grids: so neither accumulation nor processes need to count."""
+def test_the_mean_over_anchors_of_two_halves_is_that_of_the_whole(sigmoid):
+    """With two and with three grids: so accumulation needs no counting."""
     both = (one, seen, anchors), (two, also_seen, others) = [random_step(seed, 6) for seed in (1, 2)]
-    local = objective("grid", 0.7, sigmoid=sigmoid)
+    local = PairObjective("grid", grid_mean="anchors", sigmoid=sigmoid)
     halves = [local(*half)["loss_grid"].item() for half in both]
     whole, visible = torch.block_diag(one, two), torch.block_diag(seen, also_seen).bool()
     visible[: len(one), len(one) :] = True  # cells of different grids take no part
@@ -194,7 +192,7 @@ MADE = [(loss, sigmoid) for loss in ("batch", "grid", "both") for sigmoid in (Fa
 def terms_of(images, texts, batch, fill, loss, *, sigmoid: bool) -> torch.Tensor:
     bias = torch.tensor(-3.0) if sigmoid else None
     step = step_of(images, texts, batch, fill.truth, SCALE, bias)
-    return sum(objective(loss, fill.share, sigmoid=sigmoid).terms(step).values())
+    return sum(PairObjective(loss, sigmoid=sigmoid).terms(step).values())
 
 
 def work(rank: int, folder: str, fill: Edits) -> None:

@@ -125,7 +125,7 @@ def _usage(planned: dict[str, Any]) -> str:
     """Say how many edits a planned training uses."""
     sizes = {way: planned["fill"][f"edits_{way}"] for way in planned["edits_reachable"]}
     used = (f"{planned['samples_encoded'][way]:,} of {size:,} {way.upper()} edits" for way, size in sizes.items())
-    return f"{planned['steps']:,} steps use {' and '.join(used)}"
+    return f"{planned['steps']:,} steps use {' and '.join(used)}: {planned['edits_trained']:.1%} of all"
 
 
 def _print_summary(summary: dict[str, Any]) -> None:

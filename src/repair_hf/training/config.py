@@ -40,6 +40,8 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
         Bounded.__post_init__(self)
         self.fill = self.fill or ("paper" if self.paper else "edits")
         self.loss = self.loss or ("grid" if self.paper else "both")
+        if self.grid_weight is None:
+            self.grid_weight = 0.5 if self.paper else 1.0
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
         # transformers takes bf16 for that of a GPU unless the CPU is named

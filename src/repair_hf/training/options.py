@@ -12,6 +12,7 @@ from repair_hf.runtime.options import SEEDS, Bounded, Declaration, TruthOptions,
 
 Fill = Literal["edits", "paper"]
 Loss = Literal["batch", "grid", "both", "none"]
+GridMean = Literal["grids", "anchors"]
 Metric = Literal["t2i_MRR", "i2t_MRR", "t2i_R@1", "i2t_R@1", "t2i_R@5", "i2t_R@5", "t2i_R@10", "i2t_R@10"]
 
 
@@ -36,10 +37,16 @@ class Hyperparameters(Bounded):
         "Where they enter: the `batch`, a `grid` for each training pair, `both` (default), or `none`: not at all.",
     )
     paper: bool = opt(
-        False, "The paper's choices, where you name no other: --fill paper and --loss grid.", neutral=True, main=True
+        False,
+        "The paper's choices, where you name no other: --fill paper, --loss grid and --grid-weight 0.5.",
+        neutral=True,
+        main=True,
     )
-    grid_weight: float = opt(
-        1.0, "Weight of the grid loss (the paper's lambda); for `--loss grid` and `both`.", least=0
+    grid_weight: float | None = opt(
+        None, "Weight of the grid loss, the paper's lambda. Default: 1, or 0.5 with --paper.", least=0
+    )
+    grid_mean: GridMean = opt(
+        "grids", "Average the grid loss over the `grids` of a batch, as in the paper, or over all its `anchors`."
     )
     blend: float = opt(
         1.0,

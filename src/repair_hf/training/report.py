@@ -39,15 +39,18 @@ def plan(trainer: Any, steps: int | None = None) -> dict[str, Any]:
         for flags, rows in zip(used, drawn, strict=True):
             flags[rows] = True
     edits = (first + np.flatnonzero(flags[first:-1]) for first, flags in zip(firsts, used, strict=True))
+    counts, reachable, samples = fill.report(), fill.edits_reachable(), fill.samples(*edits)
+    n_edits = sum(counts[f"edits_{way}"] for way in reachable)
     return {
         "objective": getattr(trainer.objective, "loss", type(trainer.objective).__name__),
         "steps": steps,
         "pairs_per_step": sampler.batch_size,
         "images_per_step": encoded[0] / steps,
         "texts_per_step": encoded[1] / steps,
-        "fill": fill.report(),
-        "edits_reachable": fill.edits_reachable(),
-        "samples_encoded": fill.samples(*edits),
+        "fill": counts,
+        "edits_reachable": reachable,
+        "samples_encoded": samples,
+        "edits_trained": sum(samples[way] for way in reachable) / n_edits if n_edits else None,
     }
 
 

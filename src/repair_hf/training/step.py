@@ -30,7 +30,7 @@ from transformers import PreTrainedModel
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.options import Loss
+from repair_hf.training.options import GridMean, Loss
 
 MAX_LOGIT_SCALE = math.log(100)
 
@@ -159,8 +159,6 @@ class Objective(nn.Module):
 
     weights: Mapping[str, float] = {}
     """Weights of terms in the loss; 1 for a term that is not named."""
-    share = 1.0
-    """Share of the training's anchors with pairs beside them; the trainer sets it."""
 
     def forward(self, matrix: Tensor, visible: Tensor, anchors: Tensor) -> dict[str, Tensor]:
         """Return the terms by the names under which they are logged.
@@ -179,30 +177,33 @@ class Objective(nn.Module):
 class PairObjective(Objective):
     """The losses of the table above.
 
-    The grid loss is the mean over anchors with a grid. Their number is taken to be the same share of every batch, so a
-    step that is split over processes or accumulated parts needs no counting across these.
-
     Args:
         loss: One of the table.
         grid_weight: Weight of the grid loss, the paper's lambda.
+        grid_mean: Average the losses of the grids over the `grids` of the batch, as in the paper, or over all
+            `anchors`: then an anchor without a grid counts as 0.
         sigmoid: Use SigLIP's loss instead of the softmax's.
     """
 
-    def __init__(self, loss: Loss = "both", grid_weight: float = 1.0, *, sigmoid: bool = False) -> None:
+    def __init__(
+        self, loss: Loss = "both", grid_weight: float = 1.0, grid_mean: GridMean = "grids", *, sigmoid: bool = False
+    ) -> None:
         super().__init__()
-        self.loss, self.weights = loss, {**self.weights, "loss_grid": grid_weight}
+        self.loss, self.grid_mean, self.weights = loss, grid_mean, {**self.weights, "loss_grid": grid_weight}
         self.per_pair = sigmoid_loss if sigmoid else softmax_loss
 
     def forward(self, matrix: Tensor, visible: Tensor, anchors: Tensor) -> dict[str, Tensor]:
         is_anchor = anchors == torch.arange(len(anchors), device=anchors.device)
         cells = visible if self.loss in ("batch", "both") else visible & is_anchor & is_anchor[:, None]
         terms = {"loss_global": mean_over_pairs(self.per_pair(matrix, cells), cells)}
-        if self.loss in ("grid", "both") and self.share:
+        if self.loss in ("grid", "both"):
             grids = grids_of(anchors)
             rows, columns, own = grids[:, :, None], grids[:, None, :], grids >= 0
             seen = visible[rows, columns] & own[:, :, None] & own[:, None, :]  # (A, S, S)
             each = mean_over_pairs(self.per_pair(matrix[rows, columns], seen), seen)  # (A,)
-            terms["loss_grid"] = each.where(own.sum(1) > 1, 0.0).sum() / (len(grids) * self.share)
+            has_grid = own.sum(1) > 1
+            count = has_grid.sum().clamp(min=1) if self.grid_mean == "grids" else len(grids)
+            terms["loss_grid"] = each.where(has_grid, 0.0).sum() / count
         return terms
 
 

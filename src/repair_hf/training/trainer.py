@@ -111,8 +111,8 @@ class RepairTrainer(Trainer):
         self.needs_bias = check_model(self.base, args)
         self.fill = fill or fill_of(train_dataset, records, args, truth)
         loss = args.loss if args.loss and self.fill.share else "none"
-        self.objective: Objective = objective or PairObjective(loss, args.grid_weight, sigmoid=self.needs_bias)
-        self.objective.share = self.fill.share
+        how: Any = {"grid_weight": args.grid_weight, "grid_mean": args.grid_mean, "sigmoid": self.needs_bias}
+        self.objective: Objective = objective or PairObjective(loss, **how)
         self.sampler = OneCaptionPerImage(train_dataset.caption_image, args.step_size, args.draw_seed)
         self.loop = LoopCallback(self, bounds_scale=not self.needs_bias)
         limits = {name: getattr(args, name) for name in ("freeze", "lora_rank", "lora_towers", "seed")}

@@ -74,7 +74,6 @@ def test_hard_negatives_push_an_anchor_that_has_them():
         pull(one, None, third, [5, 6]),
     ]
     found = HardNegativesOnly(0.25)
-    found.share = 0.75
     loss = found.terms(one)["loss_grid"]
     assert loss.item() == pytest.approx(sum(sides) / 3, rel=1e-5) and found.weights == {"loss_grid": 0.25}
     one.images.retain_grad()

@@ -53,11 +53,12 @@ class HardNegativesOnly(Objective):
         self.weights = {"loss_grid": weight}
 
     def terms(self, step: Step) -> dict[str, Tensor]:
-        own = step.visible & (step.anchors == step.anchors[:, None])
+        beside = step.anchors == step.anchors[:, None]
+        own = step.visible & beside
         sides = (own.sum(1) > 1).long() + (own.sum(0) > 1)  # (P,) cross-entropies of an anchor; the others are 0
         each = 2 * softmax_loss(step.matrix, own) / sides.clamp(min=1)
-        is_anchor = step.slots == 0
-        found = each.where(is_anchor, 0.0).sum() / (is_anchor.sum() * self.share)
+        has_grid = (step.slots == 0) & (beside.sum(1) > 1)
+        found = each.where(has_grid, 0.0).sum() / has_grid.sum().clamp(min=1)
         return {"loss_global": anchor_loss(step), "loss_grid": found}
 
 
@@ -83,7 +84,7 @@ VARIANTS = (
         loss="grid",
         edits=False,
         own_fill=HardNegatives,
-        objective=lambda encoder, config: HardNegativesOnly(config.grid_weight),
+        objective=lambda encoder, config: HardNegativesOnly(config.grid_weight or 0.0),
         tuned_as="repair-paper",
     ),
     variant("repair-grid", loss="grid", tuned_as="repair-paper"),
