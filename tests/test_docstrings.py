@@ -25,7 +25,9 @@ from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.editor import WorldEditor
 
-PUBLIC = "Pairs RepairConfig RepairTrainer DualEncoder load_pairs load_records mine synthesize train".split()
+PUBLIC = (
+    "Pairs RepairConfig RepairTrainer DualEncoder contrast_set load_pairs load_records mine synthesize train".split()
+)
 HERE = {  # what an example names -> what stands for it
     '"openai/clip-vit-base-patch32"': '"world/base"',
     'RepairConfig("tuned")': 'RepairConfig("tuned", max_steps=1, per_device_train_batch_size=8)',
@@ -35,6 +37,7 @@ ELSEWHERE = ("push_to_hub", "load_parser")  # tests/hub pushes; spaCy's model is
 SHOWN = (  # outputs of other data
     "encoder.pixel_store.PixelStore",
     "evaluation.near_misses.load_near_misses",
+    "evaluation.contrast.load_contrast",
 )
 
 
@@ -92,6 +95,7 @@ def names(tmp_path_factory) -> Iterator[dict]:
         Path("runs/records").symlink_to(Path("runs/demo/records").resolve())
         near = have["mine"]("world/base", test, max_queries=4)
         have["synthesize"](near, test, "world/base", **repaired, output="runs/near-misses")
+        have["contrast_set"](test, **repaired, output="runs/contrast")
         train = {"max_steps": 2, "per_device_train_batch_size": 8, "use_cpu": True}
         have["train"]("world/base", pairs, records, have["RepairConfig"]("runs/train", **train))
         ledger = stack.enter_context(Ledger(Path("runs", FILE), run="synthesize", ceilings=Ceilings(None, None)))

@@ -76,15 +76,15 @@ def test_without_a_plain_model_nobody_knows(tmp_path):
     assert found.table["T2I R@1"].tolist() == ["25.0", "50.0", "25.0"]
 
 
-def test_near_misses_have_a_table_of_their_own(tmp_path):
+def test_contrast_sets_have_a_table_of_their_own(tmp_path):
     evaluated(tmp_path, SHARES, ("repaired", "plain", 0.1, 0.2))
     for name, each in (metrics := json.loads((tmp_path / "metrics.json").read_text())).items():
         if name != "base":
-            each |= {"near_misses_t2i_truth": SHARES[name]}
-            each["intervals"]["near_misses_t2i_truth"] = [0, 1]
+            each |= {"contrast_caption": SHARES[name]}
+            each["intervals"]["contrast_caption"] = [0, 1]
     (tmp_path / "metrics.json").write_text(json.dumps(metrics))
     _, found, _ = repair_findings(tmp_path)
-    assert found.rows == (["model", "T2I truth"], [["plain", "40.0"], ["repaired", "50.0"]])
+    assert found.rows == (["model", "contrast caption"], [["plain", "40.0"], ["repaired", "50.0"]])
 
 
 def test_evaluations_of_two_splits_below_one_root_are_told_apart(tmp_path):

@@ -19,7 +19,7 @@ from repair_hf.evaluation.benchmark_metrics import (
     sugarcrepe_metrics,
 )
 from repair_hf.evaluation.benchmarks import BENCHMARKS, load_benchmark, whole_or_subset
-from repair_hf.evaluation.pictures import load_test_rows
+from repair_hf.evaluation.pictures import load_test_split
 from repair_hf.runtime.options import UserError
 
 RELATION_FILE = "visual_genome_relation.json"
@@ -216,7 +216,7 @@ def test_a_dataset_must_have_a_test_split_and_its_columns(photographs, tmp_path)
     dataset = with_images(photographs, WINO, ["image_0", "image_1"])
     DatasetDict({"a": dataset, "b": dataset}).save_to_disk(str(tmp_path / "two"))
     with pytest.raises(UserError, match=r"has the splits \['a', 'b'\], and none named test"):
-        load_test_rows(str(tmp_path / "two"), [], [])
+        load_test_split(str(tmp_path / "two"))
     dataset.remove_columns("caption_1").save_to_disk(str(tmp_path / "less"))
     with pytest.raises(UserError, match="has the columns .*; it lacks caption_1"):
         load_benchmark("winoground", str(tmp_path / "less"), [])

@@ -2,10 +2,8 @@
 
 import pytest
 
-from repair_hf.cli.main import main
 from repair_hf.evaluation.training_data import check_unseen, find_trainings, plain_before
 from repair_hf.pairs.dataset import load_pairs
-from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.stage import Stage
 
@@ -27,27 +25,23 @@ def trained(pairs_folder, tmp_path):
 
 
 @pytest.fixture
-def near_misses(illustrated, pairs_folder, tmp_path):
-    """Records about the split `test`, and their folder as `synthesize` leaves it."""
+def contrast(pairs_folder, tmp_path):
+    """The images of a contrast set of the split `test`, and its folder as `contrast` leaves it."""
     pairs = load_pairs(pairs_folder, split="test")
-    Stage("synthesize", tmp_path / "near-misses", items=pairs.items).run(lambda folder: {})
-    ids = {*pairs.images["image_id"], *pairs.captions["caption_id"]}
-    name = pairs.images["image_id"][0]
-    row = illustrated[1][0] | {"q_id": f"{name}#0", "gt_id": name, "fp_id": name}
-    assert {row["q_id"], name} <= ids
-    return load_records(illustrated[1]).from_list([row], features=illustrated[1].features), tmp_path / "near-misses"
+    Stage("contrast", tmp_path / "contrast", items=pairs.items).run(lambda folder: {})
+    return set(pairs.images["image_id"][:1]), tmp_path / "contrast"
 
 
-def test_a_model_trained_on_another_split_is_certain_and_an_unknown_one_is_not(trained, near_misses):
-    records, folder = near_misses
+def test_a_model_trained_on_another_split_is_certain_and_an_unknown_one_is_not(trained, contrast):
+    images, folder = contrast
     models = {"base": "a/base", "plain": trained("plain", "train"), "memory": object()}
-    assert check_unseen(records, [str(folder)], models) == {"base": False, "plain": True, "memory": False}
-    (folder / "items.parquet").unlink()  # as records on the Hub
-    assert check_unseen(records, [str(folder)], models)["plain"] is False
+    assert check_unseen(images, str(folder), models) == {"base": False, "plain": True, "memory": False}
+    (folder / "items.parquet").unlink()  # as a set on the Hub
+    assert check_unseen(images, str(folder), models)["plain"] is False
 
 
-def test_a_model_that_saw_them_is_an_error_also_at_second_hand(trained, near_misses):
-    records, folder = near_misses
+def test_a_model_that_saw_them_is_an_error_also_at_second_hand(trained, contrast):
+    images, folder = contrast
     seen, clean = trained("seen", "all"), trained("clean", "train")
     models = [
         seen,
@@ -57,8 +51,8 @@ def test_a_model_that_saw_them_is_an_error_also_at_second_hand(trained, near_mis
         trained("by-their-split", "train", records=[clean, seen]),
     ]
     for model in models:
-        with pytest.raises(UserError, match="model was trained on images or captions of these records"):
-            check_unseen(records, [str(folder)], {"model": model})
+        with pytest.raises(UserError, match="model was trained on pictures of this set"):
+            check_unseen(images, str(folder), {"model": model})
 
 
 def test_repair_is_compared_with_the_models_before_it_without_records(trained):
@@ -67,12 +61,3 @@ def test_repair_is_compared_with_the_models_before_it_without_records(trained):
     models = dict(base="a/base", early=repaired, plain=plain, longer=longer, repaired=repaired, again=again)
     assert plain_before(models) == {"early": [], "repaired": ["plain", "longer"], "again": ["plain", "longer"]}
     assert [folder.name for folder in find_trainings(f"{plain}/checkpoint-7")] == ["plain"]
-
-
-def test_the_command_refuses_records_that_a_model_was_trained_on(
-    trained, pairs_folder, illustrated_folder, tmp_path, capsys
-):
-    seen = trained("seen", "train", records=str(illustrated_folder))
-    words = f"--pairs {pairs_folder} --near-misses {illustrated_folder} --output {tmp_path / 'out'}".split()
-    assert main(["evaluate", seen, *words]) == 2
-    assert "`near_misses`" in capsys.readouterr().err and not (tmp_path / "out").exists()

@@ -128,7 +128,7 @@ def test_digests_in_records_stay(wording, digest):
 
 
 # What no record is made with: what other methods ask for.
-NOT_OF_A_RECORD = ("rewrite", "hard_negative", "noun_swap", "scene_change")
+NOT_OF_A_RECORD = ("rewrite", "hard_negative", "noun_swap", "scene_change", "contrast")
 
 
 def test_the_digest_covers_every_prompt_file(monkeypatch):

@@ -29,32 +29,33 @@ class Item(NamedTuple):
 
 def list_prices(llm: LLMOptions, editor: EditorOptions) -> tuple[tuple[float, float] | None, float | None]:
     """Return dollars per token (in, out) and per image: 0 for local models, None for an unknown price."""
-    (llm_place, llm_name), (editor_place, editor_name) = find_llm(llm), find_editor(editor)
-    return (
-        price_per_token(llm_name, batch=llm.batch) if llm_place == "litellm" else (0.0, 0.0),
-        price_per_image(editor_name) if editor_place == "litellm" else 0.0,
-    )
+    place, name = find_llm(llm)
+    per_token = price_per_token(name, batch=llm.batch) if place == "litellm" else (0.0, 0.0)
+    if editor.editor is None:
+        return per_token, 0.0
+    place, name = find_editor(editor)
+    return per_token, price_per_image(name) if place == "litellm" else 0.0
 
 
 def items_of(stages: Sequence[StageCost], llm: LLMOptions, editor: EditorOptions) -> list[Item]:
     """List what an LLM answers and an editor makes."""
     texts = add_stages(stage for stage in stages if not stage.image_calls)
     images = add_stages(stage for stage in stages if stage.image_calls)
-    return [
-        Item(texts.llm_calls, "answers", llm.llm, find_llm(llm)[0], texts.dollars),
-        Item(images.image_calls, "images", editor.editor, find_editor(editor)[0], images.dollars),
-    ]
+    items = [Item(texts.llm_calls, "answers", llm.llm, find_llm(llm)[0], texts.dollars)]
+    if editor.editor is not None:
+        items.append(Item(images.image_calls, "images", editor.editor, find_editor(editor)[0], images.dollars))
+    return items
 
 
 def estimate_rows(stages: Sequence[StageCost], mined: Mapping[str, int]) -> list[Row]:
     """Build a row per stage and direction of the `mined` triplets, and one for the sum."""
     rows = [
-        (stage.stage, stage.direction, mined[stage.direction], stage.llm_calls, stage.image_calls, *_estimated(stage))
+        (stage.stage, stage.direction, mined[stage.direction], stage.llm_calls, stage.image_calls, *estimated(stage))
         for stage in stages
         if mined[stage.direction]
     ]
     failures, total = sum(mined[direction] for direction in DIRECTIONS), add_stages(stages)
-    return [*rows, ("all", "", failures, total.llm_calls, total.image_calls, *_estimated(total))]
+    return [*rows, ("all", "", failures, total.llm_calls, total.image_calls, *estimated(total))]
 
 
 def paid_rows(paid: Mapping[tuple[str, str], Usage]) -> list[Row]:
@@ -96,7 +97,8 @@ def whole_price(items: Sequence[Item]) -> str:
     )
 
 
-def _estimated(cost: StageCost) -> tuple[str, str, str]:
+def estimated(cost: StageCost) -> tuple[str, str, str]:
+    """Format thousands of tokens in and out, and dollars."""
     return _thousands(cost.prompt_tokens), _thousands(cost.completion_tokens), format_dollars(cost.dollars)
 
 

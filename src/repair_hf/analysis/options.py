@@ -30,9 +30,6 @@ class ShowOptions(Bounded):
         None, "Draw only records whose edit instruction names this error type, such as Count."
     )
     dropped: str | None = opt(None, "Draw failures that were dropped for this reason instead, such as gt_invalid.")
-    change: Literal["repaired", "broken"] | None = opt(
-        None, "Draw near misses of a folder of `evaluate` that are right only after repair, or only before."
-    )
     output: str | None = opt(None, "Page (.html) or picture (.png). Default: `sheet.html` in the folder shown.")
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from repair_hf.analysis.report import Answers, Finding
 from repair_hf.analysis.run_data import RunData
 from repair_hf.analysis.tables import difference_cell, label, percent, round_rows
 from repair_hf.evaluation.comparison import short_names
-from repair_hf.evaluation.near_misses import NAME as NEAR_MISSES
+from repair_hf.evaluation.contrast import SCORES
 from repair_hf.evaluation.ranks import FILE as RANKS
 from repair_hf.llm.cost import Usage, paid_in
 from repair_hf.records.columns import DIRECTIONS, REASONS, REJECTED
@@ -142,13 +142,13 @@ EVALUATE = "`repair-hf evaluate BASE PLAIN REPAIRED --output …`"
 
 
 def repair_findings(root: Path | None) -> list[Finding]:
-    """Return what opens a report, and how near misses and the ranks of queries changed."""
+    """Return what opens a report, and how contrast sets and the ranks of queries changed."""
     measured, compared = ({}, []) if root is None else find_evaluations(root)
     names = {Path(folder): name for name, folder in short_names(list(map(str, measured))).items()}
     repairs = {f"{names[folder / one['model']]} − {names[folder / one['reference']]}": one for folder, one in compared}
     levels = {names[folder]: found for folder, found in measured.items()}
     tables, data = [], []
-    for is_shown in (lambda metric: metric.endswith("_R@1"), lambda metric: metric.startswith(NEAR_MISSES)):
+    for is_shown in (lambda metric: metric.endswith("_R@1"), SCORES.__contains__):
         table = [
             {"model": name} | {label(key): f"{100 * one[key]:.1f}" for key in one["intervals"] if is_shown(key)}
             for name, one in levels.items()
@@ -160,7 +160,7 @@ def repair_findings(root: Path | None) -> list[Finding]:
             )
             data += [{"comparison": name, "metric": metric} | each for metric, each in gains.items()]
         tables.append(pd.DataFrame([row for row in table if len(row) > 1]))
-    recall, near_misses = tables
+    recall, contrast = tables
     helped = Finding("repair", "Did repair help?", _answer(bool(levels), data), recall if levels else None)
     changed = [
         {"comparison": name, "direction": way} | counts
@@ -168,9 +168,9 @@ def repair_findings(root: Path | None) -> list[Finding]:
         for way, counts in one["queries"].items()
     ]
     found = [replace(helped, data=pd.DataFrame(data)) if data else helped]
-    if len(near_misses):
-        note = "Share of near misses that are nearer to the truth, or to the edit, than to the false positive, in %."
-        found.append(Finding("near_misses", "Near misses", note, near_misses))
+    if len(contrast):
+        note = "Share of questions about one changed detail that are answered rightly, in %. Guessing gives 50."
+        found.append(Finding("contrast", "Contrast set", note, contrast))
     if changed:
         note = "repaired: first only with records; broken: first only without; improved, worsened: first with neither."
         found.append(Finding("ranks", "Ranks with and without records", note, pd.DataFrame(changed)))
@@ -208,5 +208,5 @@ def _answer(is_measured: bool, differences: list[dict[str, Any]]) -> str:
     verdict = "Partly" if rose and fell else "Yes" if rose else "No" if fell else "Not shown"
     return (
         f"{verdict}: better in {rose} and worse in {fell} of {len(differences)} comparisons of training with records "
-        "and without, by R@1 and near misses. In %; *: the 95% interval excludes 0."
+        "and without, by R@1 and contrast sets. In %; *: the 95% interval excludes 0."
     )

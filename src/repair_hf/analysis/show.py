@@ -13,7 +13,6 @@ from repair_hf.analysis.pictures import contact_sheet
 from repair_hf.analysis.record_sample import RecordSample, sample_records
 from repair_hf.analysis.run_data import PairsPlace, moved_pairs
 from repair_hf.analysis.tables import Rows
-from repair_hf.evaluation.near_misses import load_changed
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.runtime.options import UserError, fill
 from repair_hf.runtime.run_folder import write_atomically
@@ -25,7 +24,7 @@ def show(
     """Draw some records, or dropped or mined failures, as `repair-hf show` does.
 
     Args:
-        records: Folder or Hub id of records, a folder of `repair-hf mine`, or with `change` of `evaluate`.
+        records: Folder or Hub id of records, or a folder of `repair-hf mine`.
         output: Page (.html) or picture (.png) to write; see `sheet_path` for the default.
         pairs: The pairs of the records, or where they are now; by default what the run records.
         options: Options of `repair-hf show`, such as `n=20` or `direction="t2i"`.
@@ -59,10 +58,7 @@ def sheet_path(records: str | Path, output: str | Path | None) -> Path:
 
 
 def _of_records(place: str, options: ShowOptions, pairs: PairsPlace) -> RecordSample:
-    if options.change is not None:
-        table = load_changed(place, options.change)
-    else:
-        table = load_records(place) if options.dropped is None else load_dropped(place)
+    table = load_records(place) if options.dropped is None else load_dropped(place)
     return sample_records(
         table,
         n=options.n,
@@ -74,7 +70,7 @@ def _of_records(place: str, options: ShowOptions, pairs: PairsPlace) -> RecordSa
 
 
 def _of_mine(place: str, options: ShowOptions, pairs: PairsPlace) -> tuple[RecordSample, Rows]:
-    for name in ("error_type", "dropped", "change"):
+    for name in ("error_type", "dropped"):
         if (given := getattr(options, name)) is not None:
             raise UserError(f"`{name}` {given} is for records, and {place} holds mined failures. Leave it out.")
     if not str(options.output).lower().endswith(".html"):

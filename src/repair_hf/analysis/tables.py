@@ -150,9 +150,9 @@ def change_rows(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Rows:
 
 
 def label(name: str) -> str:
-    """Format the name of a metric: `i2t_R@1` becomes `I2T R@1`, and `near_misses_i2t_truth` becomes `I2T truth`."""
-    side, _, kind = name.removeprefix("near_misses_").partition("_")
-    return f"{SIDES[side]} {kind.replace('_', ' ')}" if side in SIDES else name.replace("_", " ")
+    """Format the name of a metric: `i2t_R@1` becomes `I2T R@1`, and `other_t2i_R@1` becomes `other T2I R@1`."""
+    words = name.replace("_", " ")
+    return re.sub(r"(^| )(i2t|t2i) (?=R@|MRR|median)", lambda found: f"{found[1]}{SIDES[found[2]]} ", words)
 
 
 def difference_cell(name: str, bounds: Mapping[str, float] | None) -> str:

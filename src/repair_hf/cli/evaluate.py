@@ -10,6 +10,7 @@ Under `accelerate launch` the processes share the embedding, with the same resul
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from repair_hf.cli.subcommands import print_table
@@ -18,12 +19,15 @@ from repair_hf.runtime.options import PairsOptions, StageOptions, opt
 
 EPILOG = """examples:
   repair-hf evaluate world/base --pairs runs/world --output runs/evaluate
-  repair-hf evaluate world/base runs/train --pairs runs/world --near-misses runs/near-misses --output runs/compare
+  repair-hf evaluate world/base runs/train --pairs runs/world --contrast runs/contrast --also runs/web \\
+      --output runs/compare
+  repair-hf evaluate world/base runs/train --blends 0.4 0.6 0.8 1 --pairs runs/world --also runs/web \\
+      --output runs/blends
   repair-hf evaluate openai/clip-vit-base-patch32 --pairs me/my-dataset --split test --output runs/evaluate"""
 
 NOTE = (
-    "truth, edit: % of near misses nearer to the truth, or to the edit, than to the false positive. Guessing gives "
-    "50%, and they favor whatever differs from the model that they were mined from."
+    "contrast: % of questions answered rightly. A true caption must be nearer than one with a changed detail, and a "
+    "picture nearer than one that fits the changed caption. Guessing gives 50%; text and image 25%, group 17%."
 )
 
 
@@ -41,12 +45,15 @@ def run(
     options: EvaluateOptions, pairs_options: TestPairsOptions, stage: StageOptions, compositional: CompositionalOptions
 ) -> None:
     """Measure the models, or print on what they would be measured."""
+    from repair_hf.evaluation.comparison import short_names
     from repair_hf.evaluation.evaluate import Evaluation
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.processes import is_first
 
     pairs = load_wanted(pairs_options)
-    evaluation = Evaluation(options.model, pairs, options, compositional, output=stage.output)
+    places = short_names(options.also, "also").items()
+    also = {name: load_wanted(TestPairsOptions(place, split=pairs_options.split)) for name, place in places}
+    evaluation = Evaluation(options.model, pairs, options, compositional, also=also, output=stage.output)
     if stage.dry_run:
         evaluation.check()
         return _print_plan(evaluation)
@@ -54,6 +61,8 @@ def run(
     if not is_first():
         return
     _print_metrics(evaluation)
+    if evaluation.weights:
+        _draw_blends(evaluation, Path(stage.output))
     print(f"-> {stage.output}")
 
 
@@ -61,6 +70,8 @@ def _print_plan(evaluation: Any) -> None:
     times = f", by each of {len(evaluation.names)} models" if len(evaluation.names) > 1 else ""
     images, captions = len(evaluation.pairs.images), len(evaluation.pairs.captions)
     print(f"{images:,} images and {captions:,} captions would be embedded and ranked{times}.")
+    for name, pairs in evaluation.also.items():
+        print(f"{name}: {len(pairs.images):,} images and {len(pairs.captions):,} captions would be ranked as well.")
     for cases in evaluation.sets:
         print(f"{cases.benchmark}: {len(cases):,} cases of {len(cases.captions):,} captions.")
 
@@ -97,9 +108,18 @@ def _print_metrics(evaluation: Any) -> None:
         print(_answer(one))
 
 
+def _draw_blends(evaluation: Any, folder: Path) -> None:
+    """Draw what each blend gains against what it keeps of the base."""
+    from repair_hf.analysis.blend_curve import draw_blends
+
+    if draw_blends(evaluation.metrics, evaluation.weights, list(evaluation.also), folder / "blends.svg"):
+        print("`repair-hf export blend` writes the model at one weight.")
+
+
 def _answer(one: dict[str, Any]) -> str:
-    """Say which difference shows whether repair helped, in recall at rank 1 and near misses."""
+    """Say which differences show whether repair helped: in R@1, also on further pairs, and on the contrast set."""
     from repair_hf.analysis.tables import difference_cell, label
+    from repair_hf.evaluation.contrast import SCORES
 
     model, reference = one["model"], one["reference"]
     if reference is None:
@@ -110,7 +130,7 @@ def _answer(one: dict[str, Any]) -> str:
     gains = ", ".join(
         f"{label(name)} {difference_cell(name, gain).strip()}"
         for name, gain in one["differences"].items()
-        if name.endswith("R@1") or name.startswith("near_misses")
+        if name.endswith("R@1") or name in SCORES
     )
     return f"Did repair help? {model} − {reference}: {gains}."
 

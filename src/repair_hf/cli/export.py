@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from repair_hf.analysis.options import SourceOptions
-from repair_hf.runtime.options import need, opt
+from repair_hf.runtime.options import Bounded, need, opt
 
 EPILOG = """examples:
   repair-hf export open_clip runs/train --output runs/open_clip
   repair-hf export open_clip openai/clip-vit-base-patch32 --output runs/open_clip
+  repair-hf export blend runs/train --base world/base --weight 0.8 --output runs/blend
   repair-hf export triplets --records runs/records --output runs/triplets
   repair-hf export triplets --records me/photos-repair --pairs me/photos --output runs/triplets
   repair-hf export near-misses --records runs/near-misses --output runs/test
@@ -41,6 +42,22 @@ def open_clip(options: ExportOptions) -> None:
         f"open_clip.create_model_and_transforms({name!r}) loads it; "
         f"`clip_benchmark eval --model {shlex.quote(name)} --pretrained '' --no_amp ...` evaluates it."
     )
+
+
+@dataclass
+class BlendOptions(Bounded):
+    model: str = need("The tuned model: Hub id or folder.")
+    base: str = need("The model that it was tuned from: Hub id or folder, or world/base.")
+    weight: float = need("Weight of the tuned model, from 0 (the base) to 1.", least=0, most=1)
+    output: str = need("Folder to write the model to.")
+
+
+def blend(options: BlendOptions) -> None:
+    """Write the weighted mean of a tuned model and its base."""
+    from repair_hf.encoder.blend import export_blend
+
+    size = export_blend(options.model, options.base, options.weight, options.output)["parameters"]
+    print(f"export  {options.weight:g} of {options.model}, {size:,} parameters   -> {options.output}")
 
 
 @dataclass
@@ -83,6 +100,7 @@ def _export(export: Callable[..., dict[str, int]], options: TripletOptions, sour
 
 ACTIONS = {
     "open_clip": ((ExportOptions,), open_clip),
+    "blend": ((BlendOptions,), blend),
     "triplets": ((TripletOptions, SourceOptions), triplets),
     "near-misses": ((NearMissOptions, SourceOptions), near_misses),
 }

@@ -25,6 +25,7 @@ COMMANDS = {
     "world": "Draw the toy world, serve its scripted LLM.",
     "mine": "Find the retriever's false positives in both directions.",
     "synthesize": "Check the failures and edit their false positives into records.",
+    "contrast": "Make a fair test: pictures with a true caption, and one with a changed detail.",
     "train": "Fine-tune the retriever on pairs and records.",
     "evaluate": "Measure recall@K and MRR in both directions, and compare models.",
     "run": "Run all stages of a recipe folder, for one or more rounds.",

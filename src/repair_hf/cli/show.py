@@ -16,7 +16,6 @@ EPILOG = """examples:
   repair-hf show runs/failures
   repair-hf show runs/demo/records
   repair-hf show me/photos-repair --direction i2t --error-type Count --n 20 --output sheet.html
-  repair-hf show runs/evaluate --change broken
   repair-hf show runs/demo/records --dropped gt_invalid --pairs runs/demo/world"""
 
 
@@ -26,7 +25,7 @@ class PlaceOptions:
 
     _argument_group_name = "show"
 
-    records: str = need("Folder or Hub id of records, or a folder of `repair-hf mine` or, with --change, `evaluate`.")
+    records: str = need("Folder or Hub id of records, or a folder of `repair-hf mine`.")
 
 
 OPTIONS = (PlaceOptions, ShowOptions, SourceOptions)
@@ -39,7 +38,6 @@ def run(place: PlaceOptions, options: ShowOptions, source: SourceOptions) -> Non
     wanted = {name: getattr(options, name) for name in fields_of(ShowOptions)}
     sample, is_of_mine = show(place.records, pairs=source.pairs, **wanted), is_mined(place.records)
     what = "records" if options.dropped is None else f"failures dropped as {options.dropped}"
-    what = what if options.change is None else f"{options.change} near misses"
     what = "failures" if is_of_mine else what
     count, path = sum(sample.available.values()), sheet_path(place.records, options.output)
     print(f"show   {len(sample.rows)} of {count:,} {what}   -> {path}")

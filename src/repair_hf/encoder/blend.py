@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 
 from repair_hf.encoder.adapters import has_adapters
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.embedder import Embedder
 from repair_hf.encoder.models import NAMED, load_model
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.stage import Stage
 
 
 @torch.no_grad()
@@ -42,6 +45,52 @@ def blend(model: Any, base: Mapping[str, Tensor] | str | Path, weight: float, *,
         if value.is_floating_point() and place not in done:
             done.add(place)
             value.copy_(first[name].to(value.device, torch.float32).lerp(value.float(), weight))
+
+
+def blended(tuned: Any, base: Any, weight: float, encoder: Embedder) -> DualEncoder:
+    """Blend the open `encoder` of a tuned model with its base, and return it.
+
+    Raises:
+        UserError: As `blend`; or if a model is not named by id or folder, or is no dual encoder of transformers.
+    """
+    if not all(isinstance(model, str | Path) for model in (tuned, base)):
+        raise UserError("`blends` loads the models, so name both by Hub id or folder.")
+    if not isinstance(encoder, DualEncoder):
+        raise UserError(f"`blends` takes dual encoders of transformers, and {tuned} is a SentenceTransformer.")
+    blend(encoder.model, base, weight)
+    return encoder
+
+
+def export_blend(model: str | Path, base: str | Path, weight: float, output: str | Path) -> dict[str, Any]:
+    """Write the blend of a tuned model with its base, as `repair-hf export blend` does.
+
+    Args:
+        model: Hub id or folder of the tuned model; an adapter is merged.
+        base: Hub id or folder of the model that it was tuned from.
+        weight: From 0 (the base) to 1 (the tuned model).
+        output: Folder for weights and processor; a finished one is left as it is.
+
+    Returns:
+        `parameters`, how many there are.
+
+    Raises:
+        UserError: As `blend`; or if the folder holds something else.
+
+    Example:
+        >>> export_blend("runs/train", "openai/clip-vit-base-patch32", 0.8, "runs/blend")
+    """
+    encoder = DualEncoder.from_pretrained(model, device="cpu")
+    inputs = {"model": str(model), "model_digest": encoder.digest, "base": str(base), "weight": weight}
+    words = ["--model", str(model), "--base", str(base), "--weight", f"{weight:g}"]
+    stage = Stage("export blend", output, inputs=inputs, words=words)
+
+    def write(folder: Path | None) -> dict[str, Any]:
+        blend(encoder.model, base, weight)
+        encoder.model.save_pretrained(output)
+        encoder.preprocessor.save_pretrained(output)
+        return {"parameters": sum(parameter.numel() for parameter in encoder.model.parameters())}
+
+    return stage.run(write)
 
 
 def _check_same(base: Mapping[str, Tensor], tuned: Mapping[str, Tensor]) -> None:

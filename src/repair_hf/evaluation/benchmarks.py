@@ -1,4 +1,4 @@
-"""Read the published compositional benchmarks: their authors' files, datasets on the Hub, exports of near misses.
+"""Read the published compositional benchmarks: their authors' files, or datasets on the Hub.
 
 | name | a case |
 |---|---|
@@ -8,8 +8,8 @@ with two words swapped |
 phrase is replaced, swapped or added |
 | `winoground` (Thrush et al., 2022) | two pictures and two captions of the same words, each true of one picture |
 
-`repair-hf export near-misses` writes the columns of Winoground or SugarCrepe, and the kind of each case; these are
-reported as `winoground_near_misses` or `sugarcrepe_near_misses`.
+`repair-hf contrast` and `repair-hf export near-misses` write the columns of Winoground or SugarCrepe, too. The former
+are read by `evaluation.contrast`. The latter are an error: their cases favor whatever differs from one retriever.
 """
 
 from __future__ import annotations
@@ -33,14 +33,21 @@ from repair_hf.evaluation.benchmark_metrics import (
 from repair_hf.evaluation.cases import Case, Cases, Judge, Metric, first_is_right
 from repair_hf.evaluation.options import DEFAULTS, CompositionalOptions
 from repair_hf.evaluation.order import load_order
-from repair_hf.evaluation.pictures import Box, EncodedImages, Photographs, find_photographs, load_test_rows
+from repair_hf.evaluation.pictures import (
+    Box,
+    EncodedImages,
+    Photographs,
+    columns_of,
+    find_photographs,
+    load_test_split,
+)
 from repair_hf.evaluation.words import load_parser, load_tokenizer
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.files import REPAIR, read_json, read_lines
 from repair_hf.runtime.options import PairsOptions, UserError
 from repair_hf.runtime.texts import UnreadableText
 
-EXPORTED = ("id", "kind", "image_id")  # columns that `repair-hf export near-misses` adds
+EXPORTED = ("id", "kind", "image_id")  # columns that our own tests in these forms add
 ORDER = {"coco": "coco", "coco30k": "coco", "flickr30k": "flickr30k"}  # the test split of COCO30K is that of COCO
 SIDES = ("x", "y", "w", "h")
 SHOWN = 3  # examples in a message
@@ -141,23 +148,26 @@ def load_benchmark(name: str, source: str, image_folders: Sequence[Path], *, sub
     benchmark, folder = BENCHMARKS[name], Path(source)
     home = folder / "data" if (folder / "data").is_dir() else folder
     lacking = [file for file in benchmark.files if not (home / file).is_file()]
-    is_export = False
     missing: list[str] = []
     has_dataset = DEFAULTS[name] is not None or any(home.glob("*.parquet"))
     if has_dataset and len(lacking) == len(benchmark.files):
-        others = ("bbox",) if benchmark.has_boxes else EXPORTED
+        others = ("bbox",) if benchmark.has_boxes else ("id",)
         texts = benchmark.captions if benchmark.group is None else (*benchmark.captions, benchmark.group)
-        dataset = load_test_rows(source, benchmark.images, texts, others)
-        is_export = set(EXPORTED) <= set(dataset.column_names)
-        cases, pictures = _from_dataset(benchmark, dataset, source, is_export=is_export)
+        dataset = load_test_split(source)
+        if set(EXPORTED) <= set(dataset.column_names):
+            raise UserError(
+                f"`compositional` {name}={source} is not the published benchmark. Give a contrast set as --contrast. "
+                "Near misses favor whatever differs from the retriever that they were mined from, and measure none."
+            )
+        cases, pictures = _from_dataset(
+            benchmark, columns_of(dataset, source, benchmark.images, texts, others), source
+        )
     elif lacking:
         raise UserError(f"{folder} lacks {', '.join(lacking)}; give the folder that holds the benchmark's files.")
     else:
         every = [case for file in benchmark.files for case in _from_file(benchmark, home / file)]
         cases, pictures, missing = _with_files(every, [*image_folders, folder / "images", folder / "val2017", folder])
-    title = f"{name}_near_misses"
-    if not is_export:
-        title = whole_or_subset(name, len(cases), benchmark.published, missing, subset=subset)
+    title = whole_or_subset(name, len(cases), benchmark.published, missing, subset=subset)
     metrics = benchmark.metrics([case.group for case in cases])
     return Cases(title, cases, pictures, benchmark.judge, metrics)
 
@@ -209,18 +219,16 @@ def _rows(path: Path) -> Iterator[tuple[Any, Any]]:
     yield from rows.items() if isinstance(rows, dict) else enumerate(rows)
 
 
-def _from_dataset(
-    benchmark: Benchmark, dataset: Dataset, source: str, *, is_export: bool
-) -> tuple[list[Case], Photographs]:
+def _from_dataset(benchmark: Benchmark, dataset: Dataset, source: str) -> tuple[list[Case], Photographs]:
     """Return the cases and pictures of a dataset. Without boxes, its pictures are the parts."""
-    columns, group = benchmark.images, "kind" if is_export else benchmark.group
+    columns = benchmark.images
     cases, boxes = [], []
     for place, row in enumerate(dataset.remove_columns(list(columns)).to_list()):
         where, name = f"{source}, case {place}:", str(row.get("id", place))
         pictures = tuple(range(place * len(columns), (place + 1) * len(columns)))
         boxes += [_box_of(row["bbox"], where) if "bbox" in row else None] * len(columns)
-        captions, kind = _texts_of(row, benchmark.captions, where), _group_of(row, group, where)
-        cases.append(Case(name, kind, pictures, captions, row["image_id"] if is_export else name))
+        captions, kind = _texts_of(row, benchmark.captions, where), _group_of(row, benchmark.group, where)
+        cases.append(Case(name, kind, pictures, captions, name))
     return cases, Photographs(EncodedImages(dataset, columns), boxes)
 
 

@@ -24,7 +24,7 @@ from repair_hf.runtime.options import UserError
 CHANGES = ("repaired", "broken", "improved", "worsened", "unchanged")
 
 
-def short_names(models: Sequence[str]) -> dict[str, str]:
+def short_names(models: Sequence[str], option: str = "model") -> dict[str, str]:
     """Return a short name for each model, which also names its folder: the last parts of its id that are unique.
 
     Example:
@@ -32,7 +32,7 @@ def short_names(models: Sequence[str]) -> dict[str, str]:
         {'base': 'world/base', 'a--retriever': 'runs/a/retriever', 'b--retriever': 'runs/b/retriever'}
     """
     if twice := sorted({model for model in models if list(models).count(model) > 1}):
-        raise UserError(f"`model` names {', '.join(twice)} twice; a model cannot be compared with itself.")
+        raise UserError(f"`{option}` names {', '.join(twice)} twice. Name each once.")
     parts, names = [Path(model).parts for model in models], {}
     for model, own in zip(models, parts, strict=True):
         others = [other for other in parts if other is not own]
@@ -40,7 +40,7 @@ def short_names(models: Sequence[str]) -> dict[str, str]:
         names["--".join(own[-length:]).strip("/.") or "model"] = model
     if len(names) < len(models):
         raise UserError(
-            f"`model` names {', '.join(models)}, whose short names are equal; rename a folder, or leave one out."
+            f"`{option}` names {', '.join(models)}, whose short names are equal; rename a folder, or leave one out."
         )
     return names
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from repair_hf.encoder.blend import blended
 from repair_hf.encoder.embedder import Embedder, vectors_folder
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.encoder.pixel_store import pixels_for
@@ -22,6 +23,7 @@ from repair_hf.evaluation.comparison import (
     differences,
     short_names,
 )
+from repair_hf.evaluation.contrast import load_contrast
 from repair_hf.evaluation.intervals import Draws, interval
 from repair_hf.evaluation.judging import FILE as CASES
 from repair_hf.evaluation.judging import (
@@ -30,7 +32,6 @@ from repair_hf.evaluation.judging import (
     load_cases,
     resample_compositional,
 )
-from repair_hf.evaluation.near_misses import load_near_misses
 from repair_hf.evaluation.options import CompositionalOptions, EvaluateOptions
 from repair_hf.evaluation.provenance import provenance
 from repair_hf.evaluation.ranks import FILE as RANKS
@@ -38,33 +39,46 @@ from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_directio
 from repair_hf.evaluation.retrieval import rank_queries, resample_retrieval, retrieval_metrics
 from repair_hf.evaluation.training_data import check_unseen, plain_before
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
-from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import UserError, expect, fill
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import write_json
 from repair_hf.runtime.stage import Stage
 
 COMPARED = ("differences", "queries", "cases")
+RECALL = ("i2t_R@1", "t2i_R@1")  # what is measured on further pairs
 NEEDS = ("intervals", "n_images", "n_texts")  # keys of a model's metrics
-Measured: TypeAlias = tuple[pa.Table, pa.Table | None, dict[str, np.ndarray]]
-"""Ranks, cases, and the metrics in each resample."""
+
+
+class Measured(NamedTuple):
+    """What was measured of a model."""
+
+    ranks: pa.Table
+    cases: pa.Table | None
+    also: dict[str, pa.Table]  # ranks of further pairs, by name
+    samples: dict[str, np.ndarray]  # the metrics in each resample, (R,)
 
 
 def evaluate(
-    models: Retriever | Sequence[Retriever], pairs: Pairs, *, output: str | Path | None = None, **options: Any
+    models: Retriever | Sequence[Retriever],
+    pairs: Pairs,
+    *,
+    also: Mapping[str, Pairs] | None = None,
+    output: str | Path | None = None,
+    **options: Any,
 ) -> dict[str, dict[str, Any]]:
     """Measure retrievers by full ranking, with intervals.
 
     Args:
         models: One or several, as in `mine`; several are compared with the first.
         pairs: Images and captions, of a split that nothing was trained on.
+        also: Further pairs by name, to rank by themselves.
         output: Folder for metrics and ranks, as `repair-hf evaluate` writes it; finished ones are read. None writes
             nothing.
-        options: The options of `repair-hf evaluate`, such as `near_misses=["runs/near-misses"]` or `resamples=500`.
+        options: The options of `repair-hf evaluate`, such as `contrast="runs/contrast"` or `resamples=500`.
 
     Returns:
         The metrics of each model by its short name: R@1/5/10, MRR and median rank in both directions, `intervals` of
-        95%, and their provenance. Processes other than the first get none.
+        95%, and their provenance; R@1 of further pairs as `NAME_i2t_R@1`. Processes other than the first get none.
 
     Raises:
         UserError: If an argument is of a wrong type, a model cannot be loaded, an option is not valid, or the folder
@@ -76,8 +90,9 @@ def evaluate(
     """
     several: list[Any] = list(models) if isinstance(models, list | tuple) else [models]
     names = [str(each) if isinstance(each, str | Path) else f"model-{n}" for n, each in enumerate(several, 1)]
-    wanted, sets = fill([EvaluateOptions, CompositionalOptions], options | {"model": names}, "evaluate")
-    evaluation = Evaluation(several, pairs, wanted, sets, output=output)
+    named = options | {"model": names, "also": list(also or ())}
+    wanted, sets = fill([EvaluateOptions, CompositionalOptions], named, "evaluate")
+    evaluation = Evaluation(several, pairs, wanted, sets, also=also or {}, output=output)
     evaluation.run()
     return evaluation.metrics
 
@@ -89,7 +104,7 @@ class Evaluation:
         names: The models by short name.
         sets: The cases of compositional benchmarks.
         metrics: After `run`, those of each model by short name; empty except in the first process.
-        unseen: Whether it is certain that a model was not trained on the near misses, by short name.
+        unseen: Whether it is certain that a model was not trained on the contrast set, by short name.
         comparison: After `run` of several models, what `differences.json` holds, see `_compare`.
     """
 
@@ -100,19 +115,28 @@ class Evaluation:
         options: EvaluateOptions,
         compositional: CompositionalOptions,
         *,
+        also: Mapping[str, Pairs] | None = None,
         output: str | Path | None = None,
     ) -> None:
-        expect(pairs, Pairs, "pairs", MAKE_PAIRS)
+        for name, each in {"pairs": pairs, **(also or {})}.items():
+            expect(each, Pairs, name, MAKE_PAIRS)
         self.names = dict(zip(short_names(options.model), models, strict=True))
+        self.weights: dict[str, float] = {}  # of blends, by short name
+        if options.blends:
+            (base, first), (name, tuned) = self.names.items()
+            self._base = first
+            self.weights = {f"{name}@{weight:g}": weight for weight in sorted(options.blends)}
+            self.names = {base: first, **dict.fromkeys(self.weights, tuned)}
         if options.model_revision is not None and len(models) > 1:
             raise UserError(f"`model_revision` is of one model, got {len(models)}. Measure them one at a time.")
         self.pairs, self.options, self.compositional = pairs, options, compositional
+        self.also = dict(also or {})
         self.unseen: dict[str, bool] = {}
         self.sets = load_benchmarks(compositional, pairs, pairs.source)
-        if options.near_misses:
-            records = load_records(options.near_misses)
-            self.unseen = check_unseen(records, options.near_misses, self.names)
-            self.sets += load_near_misses(records, pairs)
+        if options.contrast is not None:
+            cases = load_contrast(options.contrast)
+            self.unseen = check_unseen(set(cases.picture_ids), options.contrast, self.names)
+            self.sets.append(cases)
         self.output = None if output is None else Path(output)
         self.stage = self._stage(self.output, {})
         if len(models) > 1:
@@ -137,15 +161,18 @@ class Evaluation:
         data = {
             "pairs_fingerprint": self.pairs.fingerprint,
             "cases_fingerprints": [cases.fingerprint for cases in self.sets],
+            "also_fingerprints": [pairs.fingerprint for pairs in self.also.values()],
         }
         options = (self.options, self.pairs.source, self.compositional)
         return Stage("evaluate", folder, options, {**data, **inputs}, needs=needs)
 
     def _opened(self, name: str) -> tuple[Embedder, Stage]:
         """Load a model; return it with the stage of its own folder."""
-        encoder = open_retriever(self.names[name], **self.options.how_to_load)
         model = self.names[name]
-        inputs = {"model": str(model) if isinstance(model, str | Path) else encoder.origin or name}
+        encoder = open_retriever(model, **self.options.how_to_load)
+        inputs: dict[str, Any] = {"model": str(model) if isinstance(model, str | Path) else encoder.origin or name}
+        if (weight := self.weights.get(name)) is not None:
+            inputs["weight"], encoder = weight, blended(model, self._base, weight, encoder)
         return encoder, self._stage(self._folder(name), inputs | {"model_digest": encoder.digest}, NEEDS)
 
     def _folder(self, name: str) -> Path | None:
@@ -168,28 +195,37 @@ class Evaluation:
     def _measure(self, name: str, encoder: Embedder, model: str, folder: Path | None) -> dict[str, Any]:
         """Rank the queries and judge the cases; save both, and return their metrics with intervals."""
         pairs = self.pairs
-        pixels = pixels_for(pairs.images, encoder.preprocessor, self.options)
-        cache = None if folder is None else vectors_folder()
-        images, texts = encoder.embed_pairs(pairs, pixels=pixels, cache_folder=cache)  # (N, D), (M, D)
-        rankings = rank_queries(images, texts, pairs.caption_image, fps=1, device=encoder.device)
-        if not processes().is_main:
+        images, table = self._rank(name, encoder, pairs, folder)
+        also = {other: self._rank(name, encoder, each, folder)[1] for other, each in self.also.items()}
+        if table is None:
             return {}
-        table, cases = rank_table(rankings, pairs, name), None
-        metrics: dict[str, Any] = dict(retrieval_metrics(ranks_by_direction(table)))
+        cases, metrics = None, dict[str, Any](retrieval_metrics(ranks_by_direction(table)))
+        for other, ranks in also.items():
+            metrics |= {f"{other}_{key}": value for key, value in _recall(ranks_by_direction(ranks)).items()}
         if self.sets:
             cases = evaluate_compositional(encoder, self.sets, name, images)
             metrics |= compositional_metrics(cases, self.sets)
-        samples = self._resample(table, cases)
+        samples = self._resample(table, cases, also)
         metrics["intervals"] = {metric: interval(values) for metric, values in samples.items()}
         metrics |= provenance(pairs.source, pairs, model, encoder.digest)
         metrics["n_texts_cut"] = encoder.report_captions(pairs.captions["caption"])
-        self._measured[name] = table, cases, samples
+        self._measured[name] = Measured(table, cases, also, samples)
         if folder is not None:
             save_table(table, folder / RANKS)
+            for other, ranks in also.items():
+                save_table(ranks, folder / _file_of(other))
             if cases is not None:
                 save_table(cases, folder / CASES)
             write_json(folder / "metrics.json", metrics)
         return metrics
+
+    def _rank(self, name: str, encoder: Embedder, pairs: Pairs, folder: Path | None) -> tuple[np.ndarray, Any]:
+        """Embed pairs and rank their queries; return the image vectors, and in the main process the ranks."""
+        pixels = pixels_for(pairs.images, encoder.preprocessor, self.options)
+        cache = None if folder is None else vectors_folder()
+        images, texts = encoder.embed_pairs(pairs, pixels=pixels, cache_folder=cache)  # (N, D), (M, D)
+        rankings = rank_queries(images, texts, pairs.caption_image, fps=1, device=encoder.device)
+        return images, rank_table(rankings, pairs, name) if processes().is_main else None
 
     def _compare(self) -> dict[str, Any]:
         """Compare each model with the first and the one before it, and those trained with records with one without.
@@ -200,16 +236,15 @@ class Evaluation:
             before, and of models trained with records with those before them without. Its name is None if there is
             none.
         """
-        tables, cases, samples = {}, {}, {}
-        for name in self.names:
-            tables[name], cases[name], samples[name] = self._measured.get(name) or self._saved(name)
+        measured = {name: self._measured.get(name) or self._saved(name) for name in self.names}
 
         def compare(model: str, reference: str) -> dict[str, Any]:
-            gains = differences(self.metrics[reference], self.metrics[model], samples[reference], samples[model])
-            queries[model, reference] = compare_queries(tables[reference], tables[model])
+            before, now = measured[reference], measured[model]
+            gains = differences(self.metrics[reference], self.metrics[model], before.samples, now.samples)
+            queries[model, reference] = compare_queries(before.ranks, now.ranks)
             found = {"differences": gains, "queries": count_changes(queries[model, reference]), "cases": {}}
-            if (before := cases[reference]) is not None and (now := cases[model]) is not None:
-                changed = changed_cases(before, now).items()
+            if before.cases is not None and now.cases is not None:
+                changed = changed_cases(before.cases, now.cases).items()
                 found["cases"] = {name: {kind: len(ids) for kind, ids in kinds.items()} for name, kinds in changed}
             return {"model": model, "reference": reference, **found}
 
@@ -224,7 +259,7 @@ class Evaluation:
             "previous": [compare(name, before) for before, name in pairwise(others)],
             "repair": [
                 {"model": name, "reference": None} if plain is None else compare(name, plain)
-                for name, baselines in plain_before(self.names).items()
+                for name, baselines in plain_before({} if self.weights else self.names).items()
                 for plain in baselines or (None,)
             ],
         }
@@ -233,11 +268,19 @@ class Evaluation:
         folder = self._folder(name)
         assert folder is not None, "a model in memory has just been measured"
         table, cases = load_ranks(folder), load_cases(folder) if self.sets else None
-        return table, cases, self._resample(table, cases)
+        also = {other: load_ranks(folder, _file_of(other)) for other in self.also}
+        return Measured(table, cases, also, self._resample(table, cases, also))
 
-    def _resample(self, table: pa.Table, cases: pa.Table | None) -> dict[str, np.ndarray]:
+    def _resample(
+        self, table: pa.Table, cases: pa.Table | None, also: Mapping[str, pa.Table]
+    ) -> dict[str, np.ndarray]:
         """Compute the metrics of ranks and cases in each resample, (R,) values each."""
         samples = resample_retrieval(ranks_by_direction(table), self.pairs.caption_image, self._draws)
+        for other, ranks in also.items():
+            pairs = self.also[other]
+            draws = Draws(len(pairs.images), self.options.resamples)
+            found = resample_retrieval(ranks_by_direction(ranks), pairs.caption_image, draws, ks=[1])
+            samples |= {f"{other}_{name}": found[name] for name in RECALL}
         if cases is not None:
             samples |= resample_compositional(cases, self.sets, self.options.resamples)
         return samples
@@ -245,3 +288,12 @@ class Evaluation:
     @cached_property
     def _draws(self) -> Draws:
         return Draws(len(self.pairs.images), self.options.resamples)
+
+
+def _recall(ranks: Mapping[str, np.ndarray]) -> dict[str, float]:
+    found = retrieval_metrics(ranks, ks=[1])
+    return {name: found[name] for name in RECALL}
+
+
+def _file_of(also: str) -> str:
+    return f"also-{also}-{RANKS}"

@@ -13,7 +13,6 @@ A tie is wrong. The first question is about the ground truth of the record: of a
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,16 +20,11 @@ import numpy as np
 from datasets import Dataset
 
 from repair_hf.evaluation.cases import Case, Cases, Metric
-from repair_hf.evaluation.comparison import changed_cases
-from repair_hf.evaluation.judging import load_cases
 from repair_hf.evaluation.pictures import EncodedImages, Photographs
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.dataset import Place, load_records
 from repair_hf.records.images import lacks_images, restore_images
-from repair_hf.runtime.files import read_json, read_yaml
 from repair_hf.runtime.options import UserError
-
-logger = logging.getLogger(__name__)
 
 NAME = "near_misses"
 MEASURES = ("truth", "edit")
@@ -63,35 +57,6 @@ def load_near_misses(records: Place | Sequence[Place], pairs: Pairs | None = Non
         for direction in ("i2t", "t2i")
         if (directions == direction).any()
     ]
-
-
-def load_changed(folder: str | Path, change: str) -> Dataset:
-    """Load the records whose answer changed between two models of an evaluation, by any of the two questions.
-
-    The models are those that show whether repair helped; otherwise the last one and the first.
-
-    Args:
-        folder: An evaluation of several models with near misses.
-        change: `repaired`, right only with the second model, or `broken`.
-
-    Raises:
-        UserError: If the folder holds no such evaluation, or no answer changed so.
-    """
-    folder = Path(folder)
-    places = read_yaml(folder / "config.yaml").get("near_misses") if (folder / "config.yaml").is_file() else None
-    if not places or not (folder / "differences.json").is_file():
-        raise UserError(f"{folder} compares no models on near misses. Give the folder of `evaluate` with two models.")
-    compared = read_json(folder / "differences.json", needs=("reference", "differences", "repair"))
-    pair = compared["reference"], list(compared["differences"])[-1]
-    for one in compared["repair"]:
-        pair = (one["reference"], one["model"]) if one["reference"] else pair
-    changed = changed_cases(*(load_cases(folder / name) for name in pair))
-    ids = {case for name, kinds in changed.items() if name.startswith(NAME) for case in kinds[change]}
-    if not ids:
-        raise UserError(f"No near miss was {change} between {' and '.join(pair)}.")
-    logger.info("Near misses that were %s from %s to %s.", change, *pair)
-    records = load_records(places)
-    return records.select([row for row, name in enumerate(records["record_id"]) if name in ids])
 
 
 def _cases(records: Dataset, direction: str) -> Cases:

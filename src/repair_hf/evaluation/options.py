@@ -24,12 +24,31 @@ class EvaluateOptions(EmbeddingOptions):
         "Retrievers: Hub id or folder of a dual encoder or SentenceTransformer, or world/base. Several are compared "
         "with the first."
     )
-    near_misses: list[str] = opt(
-        [],
-        "Records of failures in a split that no model was trained on, to count near misses. See docs/evaluation.md.",
+    contrast: str | None = opt(
+        None,
+        "Contrast set of `repair-hf contrast`, folder or Hub id: are true captions nearer than changed ones?",
         main=True,
     )
+    also: list[str] = opt(
+        [],
+        "Further pairs, folders or Hub ids, to rank by themselves: what does a tuned model forget?",
+        main=True,
+    )
+    blends: list[float] = opt(
+        [],
+        "Weights from 0 (the base) to 1 (the tuned model): measure blends of two models, BASE and TUNED.",
+        least=0,
+        most=1,
+    )
     resamples: int = opt(2000, "Bootstrap resamples of the images, for the 95% intervals.", main=True, least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.blends and (len(self.model) != 2 or len(set(self.blends)) < len(self.blends)):
+            raise UserError(
+                f"`blends` takes different weights, for two models: the base and one that was tuned from it; got "
+                f"{self.blends} for {len(self.model)} models."
+            )
 
 
 @dataclass

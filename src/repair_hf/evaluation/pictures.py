@@ -27,13 +27,11 @@ Box = tuple[float, float, float, float]  # left, upper, right, lower in pixels
 KEPT = 1 << 28  # most bytes of decoded pixels that stay in memory for the next model
 
 
-def load_test_rows(source: str, images: Sequence[str], texts: Sequence[str], others: Sequence[str] = ()) -> Dataset:
-    """Load columns of the split `test`, or of the only one, of a dataset on the Hub or in a folder.
-
-    `others` may be absent.
+def load_test_split(source: str) -> Dataset:
+    """Load the split `test`, or the only one, of a dataset on the Hub or in a folder.
 
     Raises:
-        UserError: If the dataset cannot be loaded, or lacks a needed column.
+        UserError: If the dataset cannot be loaded.
     """
     try:
         loaded = load_any(source)
@@ -47,10 +45,21 @@ def load_test_rows(source: str, images: Sequence[str], texts: Sequence[str], oth
         if "test" not in loaded and len(loaded) > 1:
             raise UserError(f"`{source}` has the splits {list(loaded)}, and none named test.")
         loaded = loaded["test"] if "test" in loaded else next(iter(loaded.values()))
-    if lacking := [name for name in (*images, *texts) if name not in loaded.features]:
-        raise UserError(f"`{source}` has the columns {loaded.column_names}; it lacks {', '.join(lacking)}.")
-    wanted = [name for name in loaded.column_names if name in (*images, *texts, *others)]
-    return admit_images(loaded.select_columns(wanted), source, images, decode=False)
+    return loaded
+
+
+def columns_of(
+    dataset: Dataset, source: str, images: Sequence[str], texts: Sequence[str], others: Sequence[str] = ()
+) -> Dataset:
+    """Select columns of a dataset, whose images stay undecoded; `others` may be absent.
+
+    Raises:
+        UserError: If a needed column is missing.
+    """
+    if lacking := [name for name in (*images, *texts) if name not in dataset.features]:
+        raise UserError(f"`{source}` has the columns {dataset.column_names}; it lacks {', '.join(lacking)}.")
+    wanted = [name for name in dataset.column_names if name in (*images, *texts, *others)]
+    return admit_images(dataset.select_columns(wanted), source, images, decode=False)
 
 
 class EncodedImages:

@@ -71,13 +71,13 @@ def load_table(path: Path, which: str, needs: Iterable[str]) -> pa.Table:
     return read_table(path, needs=needs)
 
 
-def load_ranks(folder: str | Path) -> pa.Table:
+def load_ranks(folder: str | Path, file: str = FILE) -> pa.Table:
     """Read the ranks of a model from the folder of its evaluation.
 
     Raises:
         UserError: If the file is missing.
     """
-    return load_table(Path(folder) / FILE, "that `repair-hf evaluate` wrote for one model", COLUMNS)
+    return load_table(Path(folder) / file, "that `repair-hf evaluate` wrote for one model", COLUMNS)
 
 
 def ranks_by_direction(table: pa.Table) -> dict[str, np.ndarray]:

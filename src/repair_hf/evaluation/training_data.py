@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset
 
 from repair_hf.runtime.files import read_json, read_table, read_yaml
 from repair_hf.runtime.items import FILE
 from repair_hf.runtime.options import UserError
-
-IDS = ("q_id", "gt_id", "fp_id")
 
 
 def find_trainings(model: Any) -> dict[Path, dict[str, Any]]:
@@ -52,32 +49,31 @@ def plain_before(models: Mapping[str, Any]) -> dict[str, list[str]]:
     return found
 
 
-def check_unseen(records: Dataset, places: Sequence[str], models: Mapping[str, Any]) -> dict[str, bool]:
-    """Check that no model was trained on what some records are about.
+def check_unseen(images: Collection[str], place: str, models: Mapping[str, Any]) -> dict[str, bool]:
+    """Check that no model was trained on the pictures of a contrast set.
 
     Args:
-        records: The records.
-        places: Their folders or Hub ids.
+        images: Their ids.
+        place: The folder or Hub id of the set.
         models: The models by short name.
 
     Returns:
-        Whether this is certain, by short name: False for a model, or records, whose data are not known here.
+        Whether this is certain, by short name: False for a model, or a set, whose data are not known here.
 
     Raises:
-        UserError: If a model was trained on them, or on an image or caption of theirs.
+        UserError: If a model was trained on one of them.
     """
-    used = {name for column in IDS for name in records[column]}
     certain = {}
     for name, model in models.items():
         sources: list[Path] = []  # the folders that name what it read: its own, and those of its records
         for folder, options in find_trainings(model).items():
             own = options.get("records") or []
             sources += [folder, *map(Path, [own] if isinstance(own, str) else own)]
-        verdicts = [_have_common_items(source, Path(place), used) for source in sources for place in places]
+        verdicts = [_have_common_images(source, Path(place), images) for source in sources]
         if any(verdicts):
             raise UserError(
-                f"`near_misses` {', '.join(places)}: {name} was trained on images or captions of these records. Mine "
-                "and synthesize them in a split that no model was trained on, such as test."
+                f"`contrast` {place}: {name} was trained on pictures of this set. Make it in a split that no model "
+                "was trained on, such as test."
             )
         certain[name] = bool(sources) and None not in verdicts
     return certain
@@ -89,13 +85,13 @@ def _training_folder(model: Path) -> Path | None:
     return folder if is_training and read_json(folder / "versions.json").get("command") == "train" else None
 
 
-def _have_common_items(source: Path, records: Path, used: set[str]) -> bool | None:
-    """Return whether a stage read an image or caption that records use; None if a folder does not say what it read."""
-    if source == records or (source.exists() and records.exists() and source.samefile(records)):
-        return True
-    if not (source / FILE).is_file() or not (records / FILE).is_file():
+def _have_common_images(source: Path, contrast: Path, images: Collection[str]) -> bool | None:
+    """Return whether a stage read pictures of a contrast set; None if a folder does not say what it read."""
+    if not (source / FILE).is_file() or not (contrast / FILE).is_file():
         return None
-    tables = [read_table(folder / FILE, needs=("kind", "id", "digest")) for folder in (source, records)]
-    first, second = (table.filter(pc.is_in(table["id"], pa.array(list(used), pa.string()))) for table in tables)
-    both = first.join(second, keys=["kind", "id", "digest"], join_type="inner")
-    return bool(len(both))
+    seen, own = (
+        table.filter(pc.equal(table["kind"], "image"))
+        for table in (read_table(folder / FILE, needs=("kind", "id", "digest")) for folder in (source, contrast))
+    )
+    wanted = own.filter(pc.is_in(own["id"], pa.array(list(images), pa.string())))
+    return pc.any(pc.is_in(seen["digest"], wanted["digest"].combine_chunks())).as_py() or False

@@ -14,7 +14,8 @@ TEMPERATURE = 0.7  # candidates must differ, and still follow the instruction
 MAX_TOKENS = 256
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Join the words of a text by single spaces; an error if it has none."""
     if not (words := text.split()):
         raise ValueError("there is no text")
     return " ".join(words)
@@ -23,7 +24,7 @@ def _one_line(text: str) -> str:
 class Written(BaseModel):
     """A text that the LLM wrote, on one line; None if it declined."""
 
-    answer: Annotated[str, AfterValidator(_one_line)] | None
+    answer: Annotated[str, AfterValidator(one_line)] | None
 
 
 async def edit_caption(

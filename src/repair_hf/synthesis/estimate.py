@@ -45,6 +45,7 @@ ANSWER: dict[str, Any] = VERDICT | {
     "error_types": ["Object"],
     "edit_instruction": INSTRUCTION,
     "answer": CAPTION,
+    "kind": "Attribute",
 }
 
 
@@ -96,7 +97,7 @@ def rehearse(
     sample = [row for direction in DIRECTIONS for row in _sample([r for r in failures if r["direction"] == direction])]
     tasks = [builder.task(row) for row in sample]
     with Ledger() as ledger:
-        chat = ChatModel("rehearsal", ledger=ledger, provider=_counting(model), prompts=prompts)
+        chat = ChatModel("rehearsal", ledger=ledger, provider=counting(model), prompts=prompts)
         images: Any = _NoImages()
         workers = RepairWorkers(chat, images, builder, options, bar=tqdm(disable=True))
         asyncio.run(workers.run(tasks))
@@ -125,7 +126,7 @@ def _sample(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [row for row in rows if row["q"] in some]
 
 
-def _counting(model: str) -> Provider:
+def counting(model: str) -> Provider:
     async def reply(request: Mapping[str, Any]) -> Reply:
         text = _typical_answer(request)
         return Reply(

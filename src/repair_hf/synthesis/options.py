@@ -136,3 +136,25 @@ class SynthesizeOptions(EncoderOptions, FilterOptions, RepairOptions):
         neutral=True,
     )
     embed_source_images: bool = opt(True, "Store the images of query, ground truth and false positive in the records.")
+
+
+@dataclass(kw_only=True)
+class ContrastOptions(Bounded):
+    """How many pictures are drawn."""
+
+    max_items: int = opt(
+        1000, "Pictures to draw; a larger number keeps the smaller one's.", least=1, neutral=True, main=True
+    )
+    seed: int = opt(0, "Seed of the drawn pictures and captions, the LLM and the editor.", least=0, most=SEEDS - 1)
+    image_side: int = opt(LONGEST_SIDE, "Longest side, in pixels, of images sent to the LLM.", least=SMALLEST_SIDE)
+
+
+@dataclass
+class ContrastEditorOptions(EditorOptions):
+    """Which image editor, if any, and how it works."""
+
+    editor: str | None = opt(  # type: ignore[assignment]
+        None,
+        "Image editor, as in `synthesize`; it adds pictures that fit the changed captions. Default: captions alone.",
+        main=True,
+    )

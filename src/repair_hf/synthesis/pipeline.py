@@ -153,7 +153,7 @@ class Synthesizer:
         )
         self._image_usage = images.usage
         try:
-            _run(self._work(list(own.values()), images))
+            run_to_end(self._work(list(own.values()), images))
         except (RunStopped, KeyboardInterrupt) as error:
             if everyone.count > 1 and isinstance(error, KeyboardInterrupt):
                 raise
@@ -219,7 +219,7 @@ class Synthesizer:
 
     async def _work(self, tasks: list[RepairTask], images: Candidates) -> None:
         await self.chat.collect()
-        with _Progress(total=len(tasks), desc="Repairing", unit=" failures", smoothing=0.05) as bar:
+        with Progress(total=len(tasks), desc="Repairing", unit=" failures", smoothing=0.05) as bar:
             workers = RepairWorkers(self.chat, images, self.builder, self.options, bar=bar, watch=self.watch)
             await workers.run(tasks)
         if workers.waiting and self.chat.batches is not None:
@@ -227,7 +227,7 @@ class Synthesizer:
             raise self.chat.batches.stopped()
 
 
-class _Progress(tqdm):
+class Progress(tqdm):
     """A bar on a terminal, and elsewhere a line a minute; of the main process alone."""
 
     postfix = ""
@@ -260,7 +260,7 @@ def unselected_files(tasks: Iterable[RepairTask]) -> dict[Path, float | None]:
     return {path: similarity for path, similarity in found.items() if path not in needed}
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
+def run_to_end(work: Coroutine[Any, Any, None]) -> None:
     """Run to the end, also in a notebook, whose own event loop is running already."""
     try:
         asyncio.get_running_loop()

@@ -60,21 +60,28 @@ class SourceImages:
         return hashlib.sha256(self.file(index)).hexdigest()
 
     def _url(self, index: int) -> ImageURL:
-        """Encode the image again without metadata, scaled down: a small PNG as PNG, anything else as JPEG."""
-        data, buffer = self.file(index), io.BytesIO()
-        picture = open_picture(data)
-        is_small_png = data.startswith(b"\x89PNG\r\n\x1a\n") and len(data) <= SMALL_PNG
-        picture.thumbnail((self.longest_side, self.longest_side))
-        if is_small_png:
-            notes = PngInfo()
-            if SCENE in picture.info:
-                notes.add_text(SCENE, picture.info[SCENE])
-            picture.save(buffer, "PNG", pnginfo=notes, compress_level=1)  # small anyway
-        else:
-            picture.save(buffer, "JPEG", quality=90)
-        kind = "png" if is_small_png else "jpeg"
-        url = f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
-        return ImageURL(url, source=f"{self.digest(index)}/{self.longest_side}")
+        return image_url(self.file(index), self.longest_side)
+
+
+def image_url(data: bytes, longest_side: int = LONGEST_SIDE) -> ImageURL:
+    """Encode an image file again without metadata, scaled down: a small PNG as PNG, anything else as JPEG.
+
+    Raises:
+        UnreadableImage: If the file cannot be opened.
+    """
+    picture, buffer = open_picture(data), io.BytesIO()
+    is_small_png = data.startswith(b"\x89PNG\r\n\x1a\n") and len(data) <= SMALL_PNG
+    picture.thumbnail((longest_side, longest_side))
+    if is_small_png:
+        notes = PngInfo()
+        if SCENE in picture.info:
+            notes.add_text(SCENE, picture.info[SCENE])
+        picture.save(buffer, "PNG", pnginfo=notes, compress_level=1)  # small anyway
+    else:
+        picture.save(buffer, "JPEG", quality=90)
+    kind = "png" if is_small_png else "jpeg"
+    url = f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+    return ImageURL(url, source=f"{hashlib.sha256(data).hexdigest()}/{longest_side}")
 
 
 def open_picture(data: bytes) -> Image.Image:

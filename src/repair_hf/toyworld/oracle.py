@@ -30,7 +30,8 @@ IMAGE_TOKENS = 258  # Gemini's price of a small picture
 
 _LABEL = re.compile(
     r"((?:Query|Ground-truth|False-positive) (?:image|caption)(?: \d+)?|Edit instruction|Caption to rewrite"
-    r'|Caption to make false|Caption whose noun to replace|Image to vary|Caption to keep true):(?: (".*"))?'
+    r"|Caption to make false|Caption whose noun to replace|Image to vary|Caption to keep true"
+    r'|Caption to contrast|Preferred kind):(?: (".*"))?'
 )
 _DATA_URL = "data:image/png;base64,"
 _VARIATIONS = {
@@ -58,6 +59,8 @@ def answer(messages: list[dict], seed: int, errors: LLMErrors = NEVER) -> str:
     mistake = _mistake(errors, slips)
     if job in _VARIATIONS:
         return _written(_vary(job, shown[job], mistake, rng))
+    if "Caption to contrast" in shown:
+        return _contrast(shown["Caption to contrast"], shown["Preferred kind"], mistake, rng)
     if job == "Image to vary":
         facts = captions.parse(shown["Caption to keep true"])
         goal = variations.change_scene(shown["Caption to keep true"], shown[job], rng)
@@ -161,6 +164,14 @@ def _vary(job: str, caption: str, mistake: str | None, rng: random.Random) -> st
         return variations.reword(caption, rng)
     varied = vary(caption, rng)
     return variations.falsify(varied, rng) if mistake else varied
+
+
+def _contrast(caption: str, kind: str, mistake: str | None, rng: random.Random) -> str:
+    """Change one detail of a caption. A change that is missed leaves it true; one too many changes two details."""
+    kind, changed = variations.contrast(caption, kind, rng)
+    if mistake is not None:
+        changed = variations.reword(caption, rng) if mistake == "missed" else variations.falsify(changed, rng)
+    return json.dumps({"kind": kind, "answer": changed})
 
 
 def _edit(caption: str, instruction: str, mistake: str | None, rng: random.Random) -> str:

@@ -50,6 +50,14 @@ SYNONYMS: dict[str, Words] = {  # group of the grammar -> its phrases
     **dict.fromkeys(("early", "late"), BACKGROUND_WORDS),
 }
 
+KINDS = {  # group of the grammar -> kind of detail
+    "noun": "Object",
+    **dict.fromkeys(("color", "size", "early", "late"), "Attribute"),
+    **dict.fromkeys(("before", "after"), "Action"),
+    "count": "Count",
+    "relation": "Relation",
+}
+
 
 def reword(caption: str, rng: random.Random) -> str:
     """Reword a caption without changing its facts."""
@@ -77,6 +85,27 @@ def falsify(caption: str, rng: random.Random) -> str:
     match, facts = captions.match_caption(caption), captions.parse(caption)
     changes = list(_sure_changes(match, facts)) or list(_changes(match, facts, "1"))
     return rewrite(caption, [rng.choice(changes)])
+
+
+def contrast(caption: str, kind: str, rng: random.Random) -> tuple[str, str]:
+    """Change one detail so that no picture fits both captions, with the exception that `falsify` names.
+
+    Args:
+        caption: The caption.
+        kind: The kind of detail to change, one of `KINDS`; another one if the caption states none that can change.
+        rng: Draws the change.
+
+    Returns:
+        The kind of the change, and the changed caption.
+    """
+    match, facts = captions.match_caption(caption), captions.parse(caption)
+    changes = [*_sure_changes(match, facts), *_other_plurals(match)] or list(_changes(match, facts, "1"))
+    spans = {match.span(name): KINDS[name.rstrip("12")] for name in match.groupdict() if name.rstrip("12") in KINDS}
+    by_kind: dict[str, list[tuple[int, int, str]]] = {}
+    for change in changes:
+        by_kind.setdefault(spans[change[:2]], []).append(change)
+    chosen = kind if kind in by_kind else rng.choice(sorted(by_kind))
+    return chosen, rewrite(caption, [rng.choice(by_kind[chosen])])
 
 
 def swap_noun(caption: str, rng: random.Random) -> str:
@@ -175,6 +204,15 @@ def _changes_of_subject(match: re.Match, which: str) -> Iterator[tuple[int, int,
         if said := match[part + which]:
             yield from ((*match.span(part + which), words[0]) for meaning, words in SYNONYMS[part].items()
                         if meaning != READ[part][said])  # fmt: skip
+
+
+def _other_plurals(match: re.Match) -> Iterator[tuple[int, int, str]]:
+    """Yield other numbers of several things; only the subject of a picture is more than one."""
+    for which in ("1", "2"):
+        said = match[f"count{which}"]
+        if said and READ["count"][said] > 1:
+            yield from ((*match.span(f"count{which}"), words[0]) for count, words in COUNT_WORDS.items()
+                        if count not in (1, READ["count"][said]))  # fmt: skip
 
 
 def _changes(match: re.Match, facts: Facts, which: str) -> Iterator[tuple[int, int, str]]:

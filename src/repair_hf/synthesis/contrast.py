@@ -1,0 +1,283 @@
+"""Contrast sets: pictures with a caption that is true, and one in which a single detail is changed.
+
+The name and the idea are of Gardner et al. (2020). No retriever chooses the cases, so a set is a fair test of any: one
+that guesses is right in half of them. Three steps for each drawn picture:
+
+1. *Contrast*: the LLM changes one detail of a caption.
+2. *Edit*, with an image editor: the picture is edited to fit the changed caption.
+3. *Audit*: each picture is checked with both captions. Its own must be true of it, and the other one false.
+
+A folder has the columns of Winoground (two pictures, two captions), or without an editor those of SugarCrepe (one
+picture). `repair-hf evaluate --contrast` reads it, and `load_dataset(folder, split="test")`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datasets import Dataset, load_dataset
+
+from repair_hf.llm.client import ChatModel
+from repair_hf.llm.cost import StageCost, Usage, add_up, paid_in
+from repair_hf.llm.ledger import Ledger
+from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
+from repair_hf.records.cards import write_card
+from repair_hf.records.near_misses import FEATURES
+from repair_hf.records.triplets import write_rows
+from repair_hf.runtime.disk import naming_full_disk
+from repair_hf.runtime.options import UserError, expect, fill
+from repair_hf.runtime.processes import refuse_several
+from repair_hf.runtime.run_folder import RunStopped
+from repair_hf.runtime.stage import Stage
+from repair_hf.synthesis.candidates import Candidates
+from repair_hf.synthesis.contrast_items import KINDS, REASONS, Item, ItemMaker, Kind, draw_items
+from repair_hf.synthesis.estimate import counting
+from repair_hf.synthesis.models import (
+    check_editor,
+    check_llm,
+    find_llm,
+    local_weights,
+    open_chat,
+    open_editor,
+    open_ledger,
+    prompts_of,
+)
+from repair_hf.synthesis.options import ContrastEditorOptions, ContrastOptions, LLMOptions
+from repair_hf.synthesis.pipeline import Progress, run_to_end
+from repair_hf.synthesis.sources import SourceImages
+from repair_hf.synthesis.workers import work_through
+
+DROPPED = pa.schema([(name, pa.string()) for name in ("image_id", "caption", "changed", "kind", "reason", "detail")])
+NEEDS = ("items", "kept", "kinds", "dropped", "open", "paid", "seconds")  # keys of a summary
+SAMPLE = 24  # items of an estimate
+SPACE = 4 * 2**20  # bytes that a run needs at least
+
+
+def contrast_set(pairs: Pairs, *, llm: str, output: str | Path, editor: str | None = None, **options: Any) -> Dataset:
+    """Make a contrast set in a folder, as `repair-hf contrast` does; the same call resumes.
+
+    Args:
+        pairs: Images and captions, of a split that nothing is trained on.
+        llm: Id of the LLM, such as `gemini/gemini-3.5-flash-lite`.
+        output: Folder for the set, the ledger and the candidate images.
+        editor: Id of the image editor; None makes one-picture cases.
+        options: Other options of `repair-hf contrast`, such as `max_items=500` or `max_usd=5`.
+
+    Returns:
+        A row per case: `id`, `kind` (what is changed: Object, Attribute, Action, Count, Relation), `image_id`; and
+        `image_0`, `image_1`, `caption_0`, `caption_1`, or without an editor `image`, `caption`, `negative_caption`.
+
+    Raises:
+        UserError: If an argument is not valid, or the folder holds something else.
+        RunStopped: If a provider or a ceiling stopped the run, or no item made a case. What was finished is in the
+            folder.
+
+    Example:
+        >>> pairs = load_pairs("runs/world", split="test")
+        >>> contrast_set(pairs, llm="world/oracle", editor="world", output="runs/contrast")
+    """
+    expect(pairs, Pairs, "pairs", MAKE_PAIRS)
+    kinds = (LLMOptions, ContrastEditorOptions, ContrastOptions)
+    of_llm, of_editor, wanted = fill(kinds, options | {"llm": llm, "editor": editor}, "contrast_set")
+    ContrastSet(pairs, of_llm, of_editor, wanted, output=output).run()
+    return load_dataset(str(output), split="test")
+
+
+class ContrastSet:
+    """A contrast set to make, checked; nothing is paid yet. The arguments are those of `contrast_set`.
+
+    Attributes:
+        items: The drawn pictures.
+        stage: The folder.
+    """
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        llm: LLMOptions,
+        editor: ContrastEditorOptions,
+        options: ContrastOptions,
+        *,
+        output: str | Path,
+    ) -> None:
+        refuse_several("contrast")
+        self.pairs, self.llm, self.editor, self.options = pairs, llm, editor, options
+        self.captions: list[str] = pairs.captions["caption"][:]
+        self.image_ids: list[str] = pairs.images["image_id"][:]
+        self.sources = SourceImages(pairs.images, longest_side=options.image_side)
+        self.items = draw_items(pairs, options.max_items, options.seed)
+        prompts = prompts_of(llm)
+        inputs: dict[str, Any] = {
+            "pairs_fingerprint": pairs.fingerprint,
+            "prompt_digest": prompts.digest(["contrast", "audit_i2t", "edit_t2i"]),
+        }
+        inputs |= local_weights(editor) if self.has_editor else {}
+        decides = (pairs.source, llm, editor, options)
+        self.stage = Stage("contrast", output, decides, inputs, items=pairs.items, needs=NEEDS)
+        self.stage.check()
+        if (held := self.stage.summary) is not None and held["items"] > len(self.items):
+            raise UserError(
+                f"{output} holds {held['items']:,} items, and `max_items` {options.max_items:,} draws fewer. Give "
+                "another --output, or at least as many."
+            )
+
+    @property
+    def has_editor(self) -> bool:
+        return self.editor.editor is not None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the folder is finished, with all items."""
+        summary = self.stage.summary
+        return summary is not None and not summary["open"] and summary["items"] == len(self.items)
+
+    def check_models(self) -> None:
+        """Check keys and ids of the models before anything is loaded."""
+        check_llm(self.llm)
+        if self.has_editor:
+            check_editor(self.editor)
+
+    def run(self) -> dict[str, Any]:
+        """Make the set, and return its summary; a finished one is left as it is.
+
+        Raises:
+            RunStopped: As `contrast_set`; what was finished before is written.
+        """
+        if self.is_done:
+            assert self.stage.summary is not None, "a finished folder has one"
+            return self.stage.summary
+        self.check_models()
+        stop: BaseException | None = None
+
+        def make(folder: Path | None) -> dict[str, Any]:
+            nonlocal stop
+            assert folder is not None, "the set is written"
+            with naming_full_disk(folder, lambda: SPACE), open_ledger(self.llm, folder) as ledger:
+                summary, stop = self._make(folder, ledger)
+                return summary
+
+        summary = self.stage.run(make, again=True)
+        if stop is not None:
+            raise stop
+        if not summary["kept"]:
+            raise RunStopped(f"{self.stage.folder} has no case: {_most(summary['dropped'])}. Give another --llm.")
+        return summary
+
+    def estimate(self, price: tuple[float, float] | None, image_price: float | None) -> list[StageCost]:
+        """Estimate what the whole set takes at most, from a sample of the items that is asked without sending it.
+
+        Prices are in US dollars per prompt token and answered token, and per image; None if unknown.
+        """
+        sample = [replace(item) for item in self.items[:: -(-len(self.items) // SAMPLE)]]
+        with Ledger() as ledger:
+            chat = ChatModel(
+                "rehearsal", ledger=ledger, provider=counting(find_llm(self.llm)[1]), prompts=prompts_of(self.llm)
+            )
+            maker = self._maker(chat, None, rehearses_edit=self.has_editor)
+            run_to_end(work_through(chat, [sample], maker.finish))
+        share, stages = len(self.items) / len(sample), []
+        for stage in ("contrast", "audit", "edit"):
+            use, images = chat.usage.get((stage, "i2t"), Usage()), len(self.items) * (stage == "edit")
+            calls, answered = round(share * (use.calls + use.replayed)), max(use.calls, 1)
+            tokens = calls * use.prompt_tokens / answered, calls * use.completion_tokens / answered
+            at = zip((*tokens, images), (*(price or (None, None)), image_price), strict=True)
+            dollars = add_up(each and amount * each for amount, each in at if amount)
+            if calls or (images and self.has_editor):
+                stages.append(StageCost(stage, "i2t", calls, images, *tokens, dollars))
+        return stages
+
+    def _make(self, folder: Path, ledger: Ledger) -> tuple[dict[str, Any], BaseException | None]:
+        start, stop = time.perf_counter(), None
+        chat, images = open_chat(self.llm, ledger), None
+        if self.has_editor:
+            editor, how = open_editor(self.editor, self.llm), self.editor.editor_format
+            images = Candidates(editor, self.sources, ledger, count=1, seed=self.options.seed, save_as=how)
+        try:
+            run_to_end(self._work(self._maker(chat, images)))
+        except (RunStopped, KeyboardInterrupt) as error:
+            stop = error
+        done = [item for item in self.items if item.is_finished]
+        kept = [item for item in done if item.reason is None]
+        kinds = Counter(item.kind for item in kept)
+        counts = {kind: kinds[kind] for kind in KINDS if kinds[kind]}
+        self._write(folder, kept, [item for item in done if item.reason is not None], counts, chat.model)
+        paid = sorted(paid_in(folder).items())
+        return {
+            "items": len(self.items),
+            "kept": len(kept),
+            "kinds": counts,
+            "dropped": dict(Counter(item.reason for item in done if item.reason is not None).most_common()),
+            "open": len(self.items) - len(done),
+            "paid": [{"stage": stage, "direction": way} | vars(use) for (stage, way), use in paid],
+            "seconds": time.perf_counter() - start,
+        }, stop
+
+    def _write(
+        self, folder: Path, kept: Sequence[Item], dropped: Sequence[Item], counts: dict[Kind, int], llm: str
+    ) -> None:
+        """Write the rows, those that were dropped, and the card."""
+        columns = "winoground" if self.has_editor else "sugarcrepe"
+        pattern, _ = write_rows(folder / "data", self._rows(kept, columns), FEATURES[columns])
+        for old in set((folder / "data").glob("*.parquet")) - set((folder / "data").glob(pattern or "-")):
+            old.unlink()  # of an earlier run that stopped
+        pq.write_table(pa.Table.from_pylist(list(map(self._dropped, dropped)), DROPPED), folder / "dropped.parquet")
+        about = {"split": self.pairs.source.split, "llm": llm, "editor": self.editor.editor}
+        write_card(folder, "contrast", pattern=pattern, columns=columns, counts=counts, **about)
+
+    def _maker(self, chat: ChatModel, images: Candidates | None, **how: bool) -> ItemMaker:
+        return ItemMaker(self.captions, self.sources, chat, images, seed=self.options.seed, **how)
+
+    async def _work(self, maker: ItemMaker) -> None:
+        await maker.chat.collect()
+        async with AsyncExitStack() as stack:
+            candidates = [] if maker.images is None else [maker.images]
+            for each in candidates:
+                await stack.enter_async_context(each.open())
+            with Progress(total=len(self.items), desc="Contrasting", unit=" items", smoothing=0.05) as bar:
+
+                async def finish(item: Item) -> None:
+                    await maker.finish(item)
+                    bar.update()
+
+                await work_through(maker.chat, [self.items], finish, *candidates)
+        if maker.waiting and maker.chat.batches is not None:
+            await maker.chat.batches.submit()
+            raise maker.chat.batches.stopped()
+
+    def _rows(self, kept: Sequence[Item], columns: str) -> Iterator[dict[str, Any]]:
+        for item in kept:
+            name, image, text = (
+                self.image_ids[item.image],
+                self.sources.reference(item.image),
+                self.captions[item.caption],
+            )
+            row = {"id": f"{name}/{item.caption}", "kind": item.kind, "image_id": name}
+            if columns == "winoground":
+                edited = {"bytes": None, "path": str(item.edited)}
+                yield row | {"image_0": image, "image_1": edited, "caption_0": text, "caption_1": item.changed}
+            else:
+                yield row | {"image": image, "caption": text, "negative_caption": item.changed}
+
+    def _dropped(self, item: Item) -> dict[str, str | None]:
+        return {
+            "image_id": self.image_ids[item.image],
+            "caption": self.captions[item.caption],
+            "changed": item.changed,
+            "kind": item.kind,
+            "reason": item.reason,
+            "detail": item.detail,
+        }
+
+
+def _most(dropped: dict[str, int]) -> str:
+    """Say why most items were dropped."""
+    reason, count = next(iter(dropped.items()))
+    return f"{count:,} of {sum(dropped.values()):,} items were dropped as {reason} ({REASONS[reason]})"

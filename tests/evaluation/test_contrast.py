@@ -1,0 +1,170 @@
+"""Contrast sets, further pairs and blends in `evaluate`, against loops over single cosines."""
+
+import json
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from datasets import load_dataset
+
+from repair_hf import contrast_set
+from repair_hf.cli.main import main
+from repair_hf.encoder.blend import blend
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.evaluation.contrast import load_contrast
+from repair_hf.evaluation.evaluate import evaluate
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.runtime.options import UserError
+from repair_hf.toyworld.corpus import build_world
+
+SCORES = ("contrast_caption", "contrast_picture")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("contrast")
+
+
+@pytest.fixture(scope="module")
+def world(folder):
+    return build_world(folder / "world", splits={"train": 20, "test": 250}, domain="target")
+
+
+@pytest.fixture(scope="module")
+def pairs(world):
+    return load_pairs(world, split="test")
+
+
+@pytest.fixture(scope="module")
+def two(pairs, folder):
+    contrast_set(pairs, llm="world/oracle", editor="world", output=folder / "two")
+    return folder / "two"
+
+
+@pytest.fixture(scope="module")
+def web(folder):
+    return build_world(folder / "web", splits={"test": 30}, domain="web", seed=3)
+
+
+@pytest.fixture(scope="module")
+def base():
+    return DualEncoder.from_pretrained("world/base")
+
+
+def randomized(encoder: DualEncoder, seed: int) -> DualEncoder:
+    """The same architecture with random weights."""
+    torch.manual_seed(seed)
+    return DualEncoder(type(encoder.model)(encoder.model.config), encoder.preprocessor)
+
+
+def test_scores_are_those_of_single_cosines(two, pairs, base):
+    found = evaluate(base, pairs, contrast=str(two), resamples=20)["model-1"]
+    right: dict[str, list[bool]] = {name: [] for name in ("caption", "picture", "text", "image", "group")}
+    for row in load_dataset(str(two), split="test"):
+        images = base.embed_images([row["image_0"], row["image_1"]])
+        texts = base.embed_texts([row["caption_0"], row["caption_1"]])
+        (a, b), (c, d) = (images @ texts.T).tolist()  # rows: pictures
+        right["caption"] += [a > b, d > c]
+        right["picture"] += [a > c, d > b]
+        right["text"].append(a > b and d > c)
+        right["image"].append(a > c and d > b)
+        right["group"].append(right["text"][-1] and right["image"][-1])
+    for name, answers in right.items():
+        assert found[f"contrast_{name}"] == pytest.approx(np.mean(answers)), name
+    by_kind = [name for name in found if name.startswith("contrast_caption_")]
+    assert len(by_kind) >= 4 and found["contrast_n_cases"] == len(right["caption"])
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_retriever_that_guesses_scores_half_and_the_base_is_not_0(two, pairs, web, base, seed):
+    """What we print as a score must not favor a retriever that knows nothing, nor punish the one it was made with."""
+    kept = {"web": load_pairs(web, split="test")}
+    found = evaluate([randomized(base, seed), base], pairs, contrast=str(two), also=kept, resamples=500)
+    guess, known = found["model-1"], found["model-2"]
+    for name in SCORES:
+        low, high = guess["intervals"][name]
+        assert low <= 0.5 <= high, (name, guess[name])
+        assert known["intervals"][name][0] > 0.6
+    for name, chance in {"text": 0.25, "image": 0.25, "group": 1 / 6}.items():
+        assert guess["intervals"][f"contrast_{name}"][0] <= chance
+    for name in ("i2t_R@1", "t2i_R@1", "web_i2t_R@1", "web_t2i_R@1"):
+        assert guess[name] < 0.1 < known[name]
+
+
+def test_a_blind_retriever_gets_exactly_half(two):
+    """It prefers some captions, and some pictures, without comparing them."""
+    cases = load_contrast(str(two))
+    taste = np.random.default_rng(0).normal(size=(len(cases.captions),))
+    scores = np.repeat(taste[cases.caption][:, None, :], 2, 1)  # (n, 2, 2), whatever the picture
+    assert (cases.judge(scores)["caption"] > 0).mean() == 0.5
+
+
+def test_a_set_without_an_editor_has_one_score(pairs, folder, base):
+    contrast_set(pairs, llm="world/oracle", output=folder / "one", max_items=40)
+    found = evaluate(base, pairs, contrast=str(folder / "one"), resamples=5)["model-1"]
+    assert found["contrast_caption"] > 0.6 and "contrast_picture" not in found
+
+
+def test_further_pairs_are_ranked_by_themselves(web, pairs, base, tmp_path):
+    kept = load_pairs(web, split="test")
+    found = evaluate(base, pairs, also={"web": kept}, resamples=50, output=tmp_path / "out")["model-1"]
+    alone = evaluate(base, kept, resamples=50)["model-1"]
+    for name in ("i2t_R@1", "t2i_R@1"):
+        assert found[f"web_{name}"] == alone[name]
+        assert found["intervals"][f"web_{name}"] == pytest.approx(alone["intervals"][name])
+    assert (tmp_path / "out" / "also-web-ranks.parquet").is_file()
+
+
+def test_the_command_measures_blends_and_export_writes_one(world, web, base, tmp_path, capsys):
+    tuned, out = tmp_path / "tuned", tmp_path / "out"
+    model = deepcopy(base.model)
+    torch.manual_seed(0)
+    for value in model.parameters():
+        value.data += 0.02 * torch.randn_like(value)
+    model.save_pretrained(tuned)
+    base.preprocessor.save_pretrained(tuned)
+    words = ["evaluate", "world/base", str(tuned), "--pairs", str(world), "--also", str(web), "--resamples", "5"]
+    assert main([*words, "--blends", "0.5", "1", "0", "--output", str(out)]) == 0
+    assert "export blend" in capsys.readouterr().out and (out / "blends.svg").is_file()
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert list(metrics) == ["base", "tuned@0", "tuned@0.5", "tuned@1"]
+    same = ("i2t_R@1", "t2i_MRR", "web_i2t_R@1", "web_t2i_R@1")
+    assert [metrics["base"][name] for name in same] == [metrics["tuned@0"][name] for name in same]
+    made = str(tmp_path / "half")
+    assert main(["export", "blend", str(tuned), "--base", "world/base", "--weight", "0.5", "--output", made]) == 0
+    expected = deepcopy(model)
+    blend(expected, "world/base", 0.5)
+    for name, value in DualEncoder.from_pretrained(made).model.state_dict().items():
+        assert value.equal(expected.state_dict()[name])
+    pairs = load_pairs(world, split="test")
+    assert evaluate(made, pairs, resamples=5)["half"]["i2t_R@1"] == metrics["tuned@0.5"]["i2t_R@1"]
+    curve = (out / "blends.svg").read_text()
+    assert "R@1 on web" in curve and ">0.5<" in curve
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"blends": [0.5]}, "for two models"),
+        ({"blends": [1.5], "model": 2}, "between 0 and 1"),
+        ({"contrast": "web"}, "lacks"),
+    ],
+)
+def test_wrong_options_are_one_line(pairs, web, base, wrong, message):
+    models = ["world/base"] + ["world/narrow"] * (wrong.pop("model", 1) - 1)
+    wrong = {name: str(web) if value == "web" else value for name, value in wrong.items()}
+    with pytest.raises(UserError, match=message):
+        evaluate(models, pairs, **wrong)
+
+
+def test_near_misses_are_no_contrast_set_and_no_benchmark(illustrated, illustrated_folder, base, tmp_path):
+    """Their cases were chosen by a retriever: a random one is right in half, and their own base in none."""
+    from repair_hf.records.near_misses import export_near_misses
+
+    pairs, _ = illustrated
+    export_near_misses(str(illustrated_folder), pairs, tmp_path / "export")
+    with pytest.raises(UserError, match="is no contrast set"):
+        evaluate(base, pairs, contrast=str(tmp_path / "export"))
+    with pytest.raises(UserError, match="not the published benchmark"):
+        evaluate(base, pairs, compositional=[f"winoground={tmp_path / 'export'}"])
