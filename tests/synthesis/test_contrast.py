@@ -1,6 +1,10 @@
 """Contrast sets of the toy world, held against its scenes; resume, ceilings and drops over real runs."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,8 +17,9 @@ from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.contrast_items import KINDS, draw_items
-from repair_hf.toyworld import captions, renderer, scenes
+from repair_hf.toyworld import captions, oracle, renderer, scenes
 from repair_hf.toyworld.corpus import build_world
+from repair_hf.toyworld.server import ChatServer
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +135,31 @@ def test_a_larger_draw_holds_a_smaller_one(pairs):
     assert few == many[:7] and len(draw_items(pairs, 500, 3)) == 40
     assert all(item.caption in pairs.captions_of(item.image) for item in many)
     assert draw_items(pairs, 30, 4) != many
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on_and_pays_for_nothing_again(world, tmp_path):
+    """The chat server counts what it answered: the kill may cost the requests in flight, and nothing else."""
+    asked, env = 0, os.environ | {"OPENAI_API_KEY": "none"}
+
+    def reply(request):
+        nonlocal asked
+        asked += 1
+        return oracle.answer_to(request)
+
+    def kept(out) -> int:
+        return json.loads((out / "summary.json").read_text())["kept"]
+
+    with ChatServer(reply, port=0) as server:
+        words = f"contrast --pairs {world} --editor world --concurrency 2 --llm openai/oracle".split()
+        command = [sys.executable, "-m", "repair_hf", *words, "--llm-base-url", server.base_url, "--output"]
+        cut, whole = tmp_path / "cut", tmp_path / "whole"
+        with subprocess.Popen([*command, str(cut)], env=env, stdout=subprocess.PIPE) as run:
+            while asked < 30 and run.poll() is None:
+                time.sleep(0.01)
+            run.kill()
+        assert not (cut / "summary.json").exists() and asked >= 30
+        subprocess.run([*command, str(cut)], env=env, check=True, capture_output=True)
+        resumed, asked = asked, 0
+        subprocess.run([*command, str(whole)], env=env, check=True, capture_output=True)
+    assert asked <= resumed <= asked + 2 and kept(cut) == kept(whole)
