@@ -15,6 +15,8 @@ from typing import Any, TypeAlias
 from rich import box
 from rich.table import Table
 
+from repair_hf.runtime.redaction import printable
+
 SIDES = {"i2t": "I2T", "t2i": "T2I"}
 NONE = "–"
 WIDTH = 80  # of a terminal
@@ -68,7 +70,7 @@ def terminal_table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, label
 
     If it is wider than a terminal, intervals and spreads go below their numbers; heads and long labels are broken.
     """
-    lines, space = [list(heads), *map(list, rows)], 1
+    lines, space = [list(map(printable, line)) for line in (heads, *rows)], 1
     if sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True)) >= WIDTH:
         lines = [[re.sub(r" (?=[\[±])|(?<=−) ", "\n", text) for text in line] for line in lines]
         lines = [
