@@ -113,14 +113,15 @@ def test_other_measures_are_shown_and_decide_nothing(tmp_path):
     path = tmp_path / "differences.json"
     found = json.loads(path.read_text())
     rise, fall = {"difference": 0.15, "low": 0.1, "high": 0.2}, {"difference": -0.2, "low": -0.3, "high": -0.1}
-    found["repair"][0]["differences"] |= {"web_t2i_R@1": fall, "t2i_MRR": rise, "t2i_R@5": rise, "contrast_i2t": rise}
+    undecided = {"t2i_MRR": rise, "t2i_R@5": rise, "contrast_group": rise}
+    found["repair"][0]["differences"] |= {"web_t2i_R@1": fall, "contrast_caption": rise, **undecided}
     found |= {"reference": "base", "differences": {"longer": {"t2i_R@1": rise}}}
     found["previous"] = [{"model": "longer", "reference": "plain", "differences": {"t2i_R@1": fall}}]
     path.write_text(json.dumps(found))
     helped = repair_findings(tmp_path)[0]
     assert helped.note.startswith("Yes: R@1 rose in 1 and fell in 0 of 1")
     assert [tuple(row) for row in helped.data[["comparison", "metric"]].to_numpy()] == [
-        *(("repaired − plain", name) for name in ("t2i_R@1", "web_t2i_R@1", "contrast_i2t")),
+        *(("repaired − plain", name) for name in ("t2i_R@1", "web_t2i_R@1", "contrast_caption")),
         ("longer − plain", "t2i_R@1"),
     ]
 
@@ -131,7 +132,7 @@ def test_the_plot_shows_the_numbers_of_the_table_and_tells_them_in_words(tmp_pat
     helped = repair_findings(tmp_path)[0]
     long = "a-folder-with-a-name-of-many-letters-<b>"
     rise = {"low": 0.01, "difference": 0.02, "high": 0.03}
-    more = helped.data.assign(comparison=f"{long} − plain", metric="contrast_i2t", **rise)
+    more = helped.data.assign(comparison=f"{long} − plain", metric="contrast_caption", **rise)
     data = pd.concat([helped.data, more, more.assign(metric="web_t2i_R@1", low=-0.2, difference=-0.15, high=-0.1)])
     helped = replace(helped, data=data, plot=forest(data))
     write_report(tmp_path, "title", "counts", [helped], [])

@@ -23,6 +23,7 @@ from repair_hf.analysis.report import Answers, Finding
 from repair_hf.analysis.run_data import RunData
 from repair_hf.analysis.tables import difference_cell, label, percent, round_rows
 from repair_hf.evaluation.comparison import short_names
+from repair_hf.evaluation.contrast import SCORES
 from repair_hf.evaluation.ranks import FILE as RANKS
 from repair_hf.evaluation.training_data import find_trainings, steps_of
 from repair_hf.llm.cost import Usage, paid_in
@@ -139,7 +140,6 @@ def _rounds(root: Path | None) -> list[Finding]:
 
 
 EVALUATE = "`repair-hf evaluate BASE PLAIN REPAIRED --output …`"
-RANKING = ("R@5", "R@10", "MRR", "median_rank")  # the metrics of a ranking but R@1, which alone is compared
 
 
 def repair_findings(root: Path | None) -> list[Finding]:
@@ -179,7 +179,7 @@ def repair_findings(root: Path | None) -> list[Finding]:
 
 
 def _is_compared(metric: str) -> bool:
-    return not metric.endswith(RANKING)
+    return metric.endswith("R@1") or metric in SCORES  # also of further pairs, whose name stands in front
 
 
 Compared: TypeAlias = tuple[Path, dict[str, Any]]

@@ -124,8 +124,8 @@ def _answer(one: dict[str, Any]) -> str:
     model, reference = one["model"], one["reference"]
     if reference is None:
         return (
-            f"Did repair help? {model} was trained with records, and no model before it without. Train a baseline "
-            "for as many steps without --records, and name it before."
+            f"Did repair help? {model} was trained with records, and no model before it without, from the same base "
+            "and for as many steps. Train one by --max-steps, without --records, and name it before."
         )
     gains = ", ".join(
         f"{label(name)} {difference_cell(name, gain).strip()}"
