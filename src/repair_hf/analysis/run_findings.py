@@ -22,8 +22,7 @@ from repair_hf.analysis.people.agreement import people_findings
 from repair_hf.analysis.report import Answers, Finding
 from repair_hf.analysis.run_data import RunData
 from repair_hf.analysis.tables import difference_cell, label, percent, round_rows
-from repair_hf.evaluation.comparison import short_names
-from repair_hf.evaluation.contrast import SCORES
+from repair_hf.evaluation.comparison import decides, short_names
 from repair_hf.evaluation.ranks import FILE as RANKS
 from repair_hf.evaluation.training_data import find_trainings, steps_of
 from repair_hf.llm.cost import Usage, paid_in
@@ -154,12 +153,12 @@ def repair_findings(root: Path | None) -> list[Finding]:
     repairs = named(found.repairs)
     levels = {names[folder]: one for folder, one in found.measured.items()}
     table = [
-        {"model": name} | {label(key): f"{100 * one[key]:.1f}" for key in one["intervals"] if _is_compared(key)}
+        {"model": name} | {label(key): f"{100 * one[key]:.1f}" for key in one["intervals"] if decides(key)}
         for name, one in levels.items()
     ]
     data = []
     for name, one in (repairs | named(found.others)).items():
-        gains = {metric: gain for metric, gain in one["differences"].items() if _is_compared(metric)}
+        gains = {metric: gain for metric, gain in one["differences"].items() if decides(metric)}
         table.append({"model": name} | {label(key): difference_cell(key, gain) for key, gain in gains.items()})
         data += [{"comparison": name, "metric": metric} | gain for metric, gain in gains.items()]
     rows = pd.DataFrame(data)
@@ -176,10 +175,6 @@ def repair_findings(root: Path | None) -> list[Finding]:
         return [helped]
     note = "repaired: first only with records; broken: first only without; improved, worsened: first with neither."
     return [helped, Finding("ranks", "Ranks with and without records", note, pd.DataFrame(changed))]
-
-
-def _is_compared(metric: str) -> bool:
-    return metric.endswith("R@1") or metric in SCORES  # also of further pairs, whose name stands in front
 
 
 Compared: TypeAlias = tuple[Path, dict[str, Any]]

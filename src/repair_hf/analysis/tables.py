@@ -133,22 +133,11 @@ def interval_rows(measured: Mapping[str, Mapping[str, Any]]) -> Rows:
     return ["", *measured], rows
 
 
-def difference_rows(found: Mapping[str, Mapping[str, Mapping[str, float]]], head: str) -> Rows:
-    """Return heads and rows of paired differences: comparison -> metric -> `difference`, `low`, `high`."""
-    names = dict.fromkeys(name for one in found.values() for name in one)
-    rows = [[label(name), *(difference_cell(name, one.get(name)) for one in found.values())] for name in names]
-    return [head, *found], rows
-
-
-def change_rows(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Rows:
-    """Return heads and rows of repaired and broken queries and cases: model -> direction or metric -> change."""
-    kinds = list(next(iter(next(iter(counts.values())).values())))
-    rows = [
-        [f"{model} {SIDES.get(name) or label(name)}", *(cell(found.get(kind)) for kind in kinds)]
-        for model, names in counts.items()
-        for name, found in names.items()
-    ]
-    return ["queries", *kinds], rows
+def gain_rows(found: Mapping[str, Mapping[str, Mapping[str, float]]], head: str) -> Rows:
+    """Return heads and rows of paired differences in R@1, a row per model: metric -> `difference`, `low`, `high`."""
+    names = [f"{side}_R@1" for side in SIDES]
+    rows = [[model, *(difference_cell(name, one.get(name)) for name in names)] for model, one in found.items()]
+    return [head, *map(label, names)], rows
 
 
 def label(name: str) -> str:
