@@ -71,7 +71,8 @@ def test_citation_changelog_and_workflow_are_those_of_this_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == __version__
     assert citation["preferred-citation"]["title"] in (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"\n## {__version__}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"\n## {__version__} (unreleased)\n" in changes and len(changes.splitlines()) <= 60
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
     assert {"run": ".ci/run"} in workflow["jobs"]["test"]["steps"]
 

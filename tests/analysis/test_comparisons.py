@@ -1,6 +1,8 @@
 """What the report says about a run: whether repair helped, where failures were lost, which errors they had."""
 
 import json
+import re
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,8 +10,12 @@ import pandas as pd
 import pytest
 from datasets import Dataset
 
+from repair_hf.analysis.forest import forest
+from repair_hf.analysis.report import write_report
 from repair_hf.analysis.run_data import RunData
 from repair_hf.analysis.run_findings import DENSITY, error_finding, funnel, lost_at, repair_findings
+from repair_hf.analysis.tables import difference_cell
+from repair_hf.runtime.stage import Stage
 
 NOTHING = RunData("run", None, (), Dataset.from_dict({}), pd.DataFrame(), pd.DataFrame())
 
@@ -33,6 +39,19 @@ def evaluated(folder: Path, shares: dict[str, float], *gains: tuple[str, str, fl
         ]
         (folder / "metrics.json").write_text(json.dumps(metrics))
         (folder / "differences.json").write_text(json.dumps({"repair": compared}))
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """The folder of a training with records, without weights."""
+
+    def write(name: str) -> Path:
+        Stage("train", tmp_path / name, inputs={"model": "a/base", "pairs": "my photos", "records": "r"}).run(
+            lambda folder: {"steps": 46}
+        )
+        return tmp_path / name
+
+    return write
 
 
 SHARES = {"base": 0.0, "plain": 0.4, "repaired": 0.5}
@@ -59,13 +78,90 @@ def test_repair_helped_if_it_beats_plain_training(tmp_path, bounds, verdict, cel
     assert ranks.rows[1] == [["repaired − plain", "t2i", "3", "1"]]
 
 
-def test_some_better_and_some_worse_is_partly(tmp_path):
-    gains = ("repaired", "plain", 0.1, 0.2), ("repaired", "longer", -0.2, -0.1)
-    evaluated(tmp_path, SHARES | {"longer": 0.7}, *gains)
-    assert repair_findings(tmp_path)[0].note.startswith("Partly: better in 1 and worse in 1 of 2")
+@pytest.mark.parametrize(
+    "gains, note",
+    [
+        ([(0.1, 0.2), (-0.2, -0.1)], "Partly: R@1 rose in 1 and fell in 1 of 2"),
+        ([(0.1, 0.2), (-0.1, 0.1)], "Partly: R@1 rose in 1 and fell in 0 of 2"),  # one of several is not yet a yes
+        ([(-0.1, 0.1), (-0.2, -0.1)], "No: R@1 rose in 0 and fell in 1 of 2"),
+        ([(0.1, 0.2), (0.1, 0.2)], "Yes: R@1 rose in 2 and fell in 0 of 2"),
+    ],
+)
+def test_the_verdict_counts_every_comparison(tmp_path, gains, note):
+    compared = [(name, "plain", *each) for name, each in zip(("one", "two"), gains, strict=True)]
+    evaluated(tmp_path, dict.fromkeys(("base", "plain", "one", "two"), 0.5), *compared)
+    found = repair_findings(tmp_path)[0].note
+    assert found.startswith(note) and ("Worse with records: T2I R@1 of two − plain." in found) == (gains[1][1] < 0)
 
 
-def test_without_a_plain_model_nobody_knows(tmp_path):
+def test_the_same_comparison_in_two_folders_counts_once(tmp_path):
+    for place in ("a", "b"):
+        evaluated(tmp_path / place, SHARES, ("repaired", "plain", 0.1, 0.2))
+        path = tmp_path / place / "metrics.json"
+        metrics = {name: one | {"model_digest": name, "pairs_fingerprint": "f"}
+                   for name, one in json.loads(path.read_text()).items()}  # fmt: skip
+        path.write_text(json.dumps(metrics))
+    assert "rose in 1 and fell in 0 of 1" in repair_findings(tmp_path)[0].note
+    metrics["plain"]["model_digest"] = "other"
+    path.write_text(json.dumps(metrics))
+    assert "rose in 2 and fell in 0 of 2" in repair_findings(tmp_path)[0].note
+
+
+def test_other_measures_are_shown_and_decide_nothing(tmp_path):
+    """Whatever an evaluation compares is drawn, and a longer plain training too; R@1 of the repaired model decides."""
+    evaluated(tmp_path, SHARES | {"longer": 0.6}, ("repaired", "plain", 0.1, 0.2))
+    path = tmp_path / "differences.json"
+    found = json.loads(path.read_text())
+    rise, fall = {"difference": 0.15, "low": 0.1, "high": 0.2}, {"difference": -0.2, "low": -0.3, "high": -0.1}
+    undecided = {"t2i_MRR": rise, "t2i_R@5": rise, "contrast_group": rise}
+    found["repair"][0]["differences"] |= {"web_t2i_R@1": fall, "contrast_caption": rise, **undecided}
+    found |= {"reference": "base", "differences": {"longer": {"t2i_R@1": rise}}}
+    found["previous"] = [{"model": "longer", "reference": "plain", "differences": {"t2i_R@1": fall}}]
+    path.write_text(json.dumps(found))
+    helped = repair_findings(tmp_path)[0]
+    assert helped.note.startswith("Yes: R@1 rose in 1 and fell in 0 of 1")
+    assert [tuple(row) for row in helped.data[["comparison", "metric"]].to_numpy()] == [
+        *(("repaired − plain", name) for name in ("t2i_R@1", "web_t2i_R@1", "contrast_caption")),
+        ("longer − plain", "t2i_R@1"),
+    ]
+
+
+def test_the_plot_shows_the_numbers_of_the_table_and_tells_them_in_words(tmp_path):
+    """In the page itself: each interval is drawn at its numbers, beside a line at 0."""
+    evaluated(tmp_path, SHARES, ("repaired", "plain", -0.021, 0.163))
+    helped = repair_findings(tmp_path)[0]
+    long = "a-folder-with-a-name-of-many-letters-<b>"
+    rise = {"low": 0.01, "difference": 0.02, "high": 0.03}
+    more = helped.data.assign(comparison=f"{long} − plain", metric="contrast_caption", **rise)
+    data = pd.concat([helped.data, more, more.assign(metric="web_t2i_R@1", low=-0.2, difference=-0.15, high=-0.1)])
+    helped = replace(helped, data=data, plot=forest(data))
+    write_report(tmp_path, "title", "counts", [helped], [])
+    found = re.findall(r"<svg.*?</svg>", (tmp_path / "report.html").read_text(), re.DOTALL)
+    root = ET.fromstring(found[0])
+    saved = pd.read_csv(tmp_path / "repair.csv").to_dict("records")
+    marks = [each for each in root.iter("g") if each.get("class") in ("rise", "fall", "open")]
+    ticks = {float(text.text): float(text.get("x")) for text in root.iter("text") if text.get("class") == "faint"}
+    (low, x_low), (high, x_high) = min(ticks.items()), max(ticks.items())
+    zero = next(line for line in root.iter("line") if line.get("class") == "zero")
+    assert float(zero.get("x1")) == float(zero.get("x2")) == ticks[0]
+    assert len(marks) == len(saved) == 3 and root.find("title").text == "Did repair help?"
+    for mark, row in zip(marks, saved, strict=True):
+        numbers = difference_cell(row["metric"], row).strip()
+        texts = ["".join(text.itertext()) for text in mark.iter("text")]
+        assert texts[1] == numbers and f"{row['comparison']}: {numbers}" in root.find("desc").text
+        assert row["comparison"] in texts[0]
+        line, dot = mark.find("line"), mark.find("circle")
+        for name, x in (("low", line.get("x1")), ("high", line.get("x2")), ("difference", dot.get("cx"))):
+            points = low + (float(x) - x_low) / (x_high - x_low) * (high - low)
+            assert points == pytest.approx(100 * row[name], abs=0.02)
+    assert [mark.get("class") for mark in marks] == ["open", "rise", "fall"]
+    assert root.get("role") == "img" and root.get("aria-labelledby").split() == [
+        root.find("title").get("id"),
+        root.find("desc").get("id"),
+    ]
+
+
+def test_without_a_plain_model_nobody_knows(tmp_path, trained):
     assert repair_findings(None)[0].note.startswith("Not measured")
     evaluated(tmp_path / "base", {"base": 0.25})
     evaluated(tmp_path / "evaluate", {"base": 0.25, "repaired": 0.5})
@@ -73,18 +169,13 @@ def test_without_a_plain_model_nobody_knows(tmp_path):
     path.write_text(json.dumps({"repair": [{"model": "repaired", "reference": None}]}))
     (found,) = repair_findings(tmp_path)
     assert found.note.startswith("Not known") and "without `--records`" in found.note
-    assert found.table["T2I R@1"].tolist() == ["25.0", "50.0", "25.0"]
-
-
-def test_contrast_sets_have_a_table_of_their_own(tmp_path):
-    evaluated(tmp_path, SHARES, ("repaired", "plain", 0.1, 0.2))
-    for name, each in (metrics := json.loads((tmp_path / "metrics.json").read_text())).items():
-        if name != "base":
-            each |= {"contrast_caption": SHARES[name]}
-            each["intervals"]["contrast_caption"] = [0, 1]
-    (tmp_path / "metrics.json").write_text(json.dumps(metrics))
-    _, found, _ = repair_findings(tmp_path)
-    assert found.rows == (["model", "contrast caption"], [["plain", "40.0"], ["repaired", "50.0"]])
+    assert found.table["T2I R@1"].tolist() == ["25.0", "50.0", "25.0"] and found.plot is None
+    metrics = json.loads((tmp_path / "evaluate" / "metrics.json").read_text())
+    metrics["repaired"]["model"] = str(trained("repaired"))
+    (tmp_path / "evaluate" / "metrics.json").write_text(json.dumps(metrics))
+    note = repair_findings(tmp_path)[0].note
+    assert f"train --model a/base --pairs 'my photos' --max-steps 46 --output {tmp_path / 'plain'}`" in note
+    assert f"evaluate a/base {tmp_path / 'plain'} {tmp_path / 'repaired'} --pairs 'my photos'" in note
 
 
 def test_evaluations_of_two_splits_below_one_root_are_told_apart(tmp_path):

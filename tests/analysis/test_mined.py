@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -32,6 +33,9 @@ def test_mine_ends_with_the_command_that_shows_what_it_found(pairs_folder, mined
     page = (mined / "sheet.html").read_text()
     cards = re.findall(r'<article class="card">(.*?)</article>', page, re.DOTALL)
     margins = [float(re.search(r"<dd><bdi>([+-][\d.]+), false", card)[1]) for card in cards]
+    table = load_mined(mined).table
+    largest = [table[table["ahead"] & (table["direction"] == way)]["margin"].nlargest(3) for way in ("t2i", "i2t")]
+    assert margins == [round(float(margin), 3) for own in largest for margin in own]
     assert len(margins) == 6 and margins == [*sorted(margins[:3])[::-1], *sorted(margins[3:])[::-1]]
     assert page.index("text → image") < page.index("image → text")
     assert all(name in cards[0] for name in ("query", "ground truth", "false positive", "cosine"))
@@ -48,6 +52,17 @@ def test_analyze_counts_what_a_slow_look_counts(mined, tmp_path, capsys):
         missed = [row for row in own if row["fp_rank"] < row["gt_rank"]]
         close = sum(abs(row["fp_score"] - row["gt_score"]) < 0.01 for row in missed)
         assert found["Are both right", way] == close and found["Wrong annotations", way] == 0
+
+
+def test_a_weak_retriever_is_not_a_judge_of_annotations(mined):
+    found = load_mined(mined)
+    asked = questions(found)
+    assert "cannot be judged" not in asked.note and "Wrong annotations" in asked.data["question"][0]
+    rank = found.table["gt_rank"].where(found.table["q"] % 4 > 0, 101)
+    asked = questions(replace(found, table=found.table.assign(gt_rank=rank)))
+    share = (rank <= 100)[~found.table.duplicated(["direction", "q"])].mean()
+    assert f"only {share:.0%} of the mined queries within 100" in asked.note
+    assert not asked.data["question"].str.contains("Wrong").any()
 
 
 def counts(folder):

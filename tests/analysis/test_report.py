@@ -209,3 +209,9 @@ def test_scenes_judge_as_somebody_who_knows_the_truth(toy_run, truth):
 
 def is_wrong(row, shown) -> bool:
     return not scenes.holds(captions.parse(row["fp_text"]), shown[row["q_id"]])
+
+
+def test_dropped_failures_are_shown_with_the_pictures_of_the_run(toy_run, tmp_path, capsys):
+    page = tmp_path / "dropped.html"
+    assert main(["show", str(toy_run / "records"), "--dropped", "gt_invalid", "--output", str(page)]) == 0
+    assert "left out of these records" not in page.read_text() and "--pairs" not in capsys.readouterr().out

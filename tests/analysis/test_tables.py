@@ -5,8 +5,8 @@ from rich.console import Console
 from repair_hf.analysis.tables import (
     NONE,
     cell,
-    change_rows,
-    difference_rows,
+    difference_cell,
+    gain_rows,
     interval_rows,
     mean_rows,
     terminal_table,
@@ -69,15 +69,25 @@ def test_shares_in_percent_mrr_and_ranks_as_they_are():
 
 
 def test_a_star_where_the_interval_leaves_out_nothing():
-    bounds = {"i2t_R@1": (0.1, 0.05, 0.15), "i2t_R@5": (-0.1, -0.2, 0.0), "t2i_MRR": (-0.01, -0.02, -0.005)}
+    bounds = {"i2t_R@1": (0.1, 0.05, 0.15), "t2i_R@1": (-0.1, -0.2, 0.0), "t2i_MRR": (-0.01, -0.02, -0.005)}
     found = {name: dict(zip(("difference", "low", "high"), each, strict=True)) for name, each in bounds.items()}
-    heads, rows = difference_rows({"mine": found}, "change from base")
-    assert heads == ["change from base", "mine"]
+    heads, rows = gain_rows({"mine": found, "other": {"t2i_R@1": found["i2t_R@1"]}}, "change from base")
+    assert heads == ["change from base", "I2T R@1", "T2I R@1"]
     assert [[text.rstrip() for text in row] for row in rows] == [
-        ["I2T R@1", "+10.0 [+5.0, +15.0] *"],
-        ["I2T R@5", "-10.0 [-20.0, +0.0]"],
-        ["T2I MRR", "-0.010 [-0.020, -0.005] *"],
+        ["mine", "+10.0 [+5.0, +15.0] *", "-10.0 [-20.0, +0.0]"],
+        ["other", NONE, "+10.0 [+5.0, +15.0] *"],
     ]
+    assert difference_cell("t2i_MRR", found["t2i_MRR"]) == "-0.010 [-0.020, -0.005] *"
+
+
+def test_nine_models_stand_on_a_line_each():
+    gain = {name: {"difference": -0.1234, "low": -0.2345, "high": 0.1234} for name in ("i2t_R@1", "t2i_R@1")}
+    names = [f"a-model-of-a-long-name-{n}" for n in range(9)]
+    lines = printed(*gain_rows(dict.fromkeys(names, gain), "change from base")).splitlines()
+    assert all(sum(line.split()[:1] == [name] and line.count("[") == 2 for line in lines) == 1 for name in names)
+    shown = [*gain, "web_i2t_R@1", "web_t2i_R@1", "contrast_caption", "contrast_picture"]
+    points = printed(*mean_rows("model", {name: [dict.fromkeys(shown, 0.5)] for name in names}, shown)).splitlines()
+    assert all(sum(line.split()[:1] == [name] and line.count("50.0") == 6 for line in points) == 1 for name in names)
 
 
 def test_intervals_go_below_their_numbers_where_a_terminal_is_too_narrow():
@@ -85,11 +95,3 @@ def test_intervals_go_below_their_numbers_where_a_terminal_is_too_narrow():
     short, long = (printed(["", *"abcde"[: len(row) - 1]], [row]) for row in wide)
     assert "+10.0 [+5.0, +15.0] *" in short and "+10.0 [" not in long
     assert max(map(len, long.splitlines())) <= 80 and "…" not in long
-
-
-def test_counts_by_model_and_direction():
-    counts = {"mine": {"i2t": {"repaired": 1200, "broken": 3}, "t2i": {"repaired": 0}}}
-    assert change_rows(counts) == (
-        ["queries", "repaired", "broken"],
-        [["mine I2T", "1,200", "3"], ["mine T2I", "0", NONE]],
-    )

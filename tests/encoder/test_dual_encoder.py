@@ -103,8 +103,6 @@ def test_cache_serves_the_same_weights_and_data_alone(encoder, pairs_folder, tmp
     data, cache = shutil.copytree(pairs_folder, tmp_path / "data"), tmp_path / "cache"
     pairs = load_pairs(data, split="all")
     first = encoder.embed_pairs(pairs, cache_folder=cache)
-    assert "The images' vectors go into" in caplog.text and "768 bytes" in caplog.text
-    caplog.clear()
     again = encoder.embed_pairs(pairs, cache_folder=cache)
     assert not caplog.text
     assert sorted(path.name.split("-")[0] for path in cache.iterdir()) == ["images", "texts"]  # no draft is left

@@ -10,7 +10,7 @@ from repair_hf.runtime.stage import Stage
 
 @pytest.fixture
 def trained(pairs_folder, tmp_path):
-    def write(name: str, split: str, model: str = "a/base", **options):
+    def write(name: str, split: str, model: str = "a/base", steps: int = 1, **options):
         """Write the folder of a training, without weights."""
         stage = Stage(
             "train",
@@ -18,7 +18,7 @@ def trained(pairs_folder, tmp_path):
             inputs={"model": model, "split": split, **options},
             items=load_pairs(pairs_folder, split=split).items,
         )
-        stage.run(lambda folder: {"steps": 1})
+        stage.run(lambda folder: {"steps": steps})
         return str(tmp_path / name)
 
     return write
@@ -56,8 +56,11 @@ def test_a_model_that_saw_them_is_an_error_also_at_second_hand(trained, contrast
 
 
 def test_repair_is_compared_with_the_models_before_it_without_records(trained):
-    plain, longer = trained("plain", "train"), trained("longer", "train", loss="none", records="r")
+    plain, off = trained("plain", "train"), trained("off", "train", loss="none", records="r")
+    others = {"longer": trained("longer", "train", steps=2), "from-plain": trained("from-plain", "train", model=plain)}
     repaired, again = trained("repaired", "train", records="r"), trained("again", "train", records=["r", "s"])
-    models = dict(base="a/base", early=repaired, plain=plain, longer=longer, repaired=repaired, again=again)
-    assert plain_before(models) == {"early": [], "repaired": ["plain", "longer"], "again": ["plain", "longer"]}
+    models = dict(base="a/base", early=repaired, plain=plain, off=off, **others, repaired=repaired, again=again)
+    assert plain_before(models) == {"early": [], "repaired": ["plain", "off"], "again": ["plain", "off"]}
+    of_plain = trained("of-plain", "train", model=plain, records="r")  # its parent is no baseline
+    assert plain_before({"plain": plain, "repaired": of_plain}) == {"repaired": []}
     assert [folder.name for folder in find_trainings(f"{plain}/checkpoint-7")] == ["plain"]

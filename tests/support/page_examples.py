@@ -47,7 +47,7 @@ FAINT = """() => {
 def write_pages(folder: Path, records_folder: Path, pairs: Pairs, records: Dataset) -> dict[str, Path]:
     """Write all static pages; return their paths by name."""
     run, empty = shutil.copytree(records_folder, folder / "run"), folder / "empty"
-    shares = dict.fromkeys(("i2t_R@1", "t2i_R@1", "near_misses_t2i_truth", "near_misses_i2t_truth"), 0.5)
+    shares = dict.fromkeys(("i2t_R@1", "t2i_R@1", "contrast_caption", "web_t2i_R@1"), 0.5)
     metrics = dict.fromkeys(("base", "plain", LONG), shares | {"intervals": dict.fromkeys(shares, [0.25, 0.75])})
     gain = dict.fromkeys(shares, {"difference": 0.5, "low": 0.25, "high": 0.75})
     repair = {"model": LONG, "reference": "plain", "differences": gain, "queries": {"t2i": {"repaired": 1}}}

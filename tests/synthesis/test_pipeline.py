@@ -194,7 +194,7 @@ def test_the_seed_decides_the_draws(world, whole, tmp_path):
 def test_without_a_terminal_a_line_a_minute_says_how_far_it_is(world, tmp_path, monkeypatch, capsys):
     synthesize(world, tmp_path / "a")
     assert "Repairing" not in capsys.readouterr().err  # it took no minute
-    monkeypatch.setattr("repair_hf.synthesis.pipeline.EVERY", 0.0)
+    monkeypatch.setattr("repair_hf.runtime.progress.EVERY", 0.0)
     synthesize(world, tmp_path / "b")
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Repairing")]
     count = len(world.failures)

@@ -29,6 +29,7 @@ from PIL import Image
 
 from repair_hf.analysis.pages import CARD, INK, MUTED, ROLES, RULE
 from repair_hf.analysis.record_sample import Run
+from repair_hf.runtime.redaction import printable
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ def write(
 ) -> float:
     """Write lines below a point, and return where the next line begins; a dollar sign is a letter, not a formula."""
     for line in [lines] if isinstance(lines, str) else lines:
-        axes.text(x, y + 0.93 * size, line, size=size, color=color, parse_math=False, **look)
+        axes.text(x, y + 0.93 * size, printable(line), size=size, color=color, parse_math=False, **look)
         y += LINE * size
     return y
 
@@ -188,4 +189,4 @@ def _marked(lines: Sequence[str], runs: Sequence[Run]) -> Iterator[list[Run]]:
 
 
 def _text_area(text: str, size: float, color: str, weight: str) -> TextArea:
-    return TextArea(text, textprops={"size": size, "color": color, "weight": weight, "parse_math": False})
+    return TextArea(printable(text), textprops={"size": size, "color": color, "weight": weight, "parse_math": False})

@@ -21,6 +21,7 @@ from repair_hf.runtime.files import intact, read_json
 from repair_hf.runtime.options import UserError
 
 FAR = 100  # false positives ahead: the annotation may be wrong
+WEAK = 0.9  # of queries: a retriever that ranks fewer ground truths within `FAR` says nothing about annotations
 TIE = 0.01  # of cosine: both answers may be right
 NEAR = 0.95  # cosine of two images that show nearly the same
 
@@ -53,21 +54,23 @@ def load_mined(place: str | Path, pairs: Pairs | None = None) -> Mined:
     return mined
 
 
-def sample_failures(mined: Mined, *, n: int, direction: str | None = None, seed: int = 0) -> RecordSample:
-    """Draw failures whose false positive outranks the ground truth; others too only if there is none.
+def sample_failures(mined: Mined, *, n: int, direction: str | None = None) -> RecordSample:
+    """Take failures whose false positive outranks the ground truth; others too only if there is none.
 
-    In each direction the largest margin comes first.
+    In each direction these are the ones of the largest margin, and the largest comes first.
 
     Raises:
         UserError: If there is nothing to draw.
     """
     table = mined.table
     is_wanted = table["ahead"].to_numpy() | (not table["ahead"].any())
-    drawn, counts = draw_places(table["direction"].tolist(), is_wanted, n=n, direction=direction, seed=seed)
+    drawn, counts = draw_places(table["direction"].tolist(), is_wanted, n=n, direction=direction, seed=0)
     if not drawn:
         raise UserError(f"Nothing to draw: {mined.folder} holds no failure of {direction or 'any direction'}.")
     retriever = miner_of(mined.folder)
-    shown = table.loc[drawn].sort_values(["direction", "margin"], ascending=False)  # t2i first, as in `draw_places`
+    share = table["direction"].iloc[drawn].value_counts()  # of each direction, as many as were drawn
+    ordered = table[is_wanted].sort_values(["direction", "margin"], ascending=False, kind="stable")  # t2i first
+    shown = pd.concat([rows.head(share.get(way, 0)) for way, rows in ordered.groupby("direction", sort=False)])
     rows = [_row(row, mined.pairs) | {"retriever": retriever} for row in shown.to_dict("records")]
     return RecordSample(rows, counts)
 
@@ -81,11 +84,14 @@ def questions(mined: Mined) -> Finding:
     shared = {text for text, count in images.items() if count > 1}
     captions = table["q"].where(table["direction"] == "t2i", table["fp"])  # of each failure
     repeats = np.array([texts[place] in shared for place in captions])
+    found_within = (table.drop_duplicates(["direction", "q"])["gt_rank"] <= FAR).mean()
     asked = {
-        f"Wrong annotations? {FAR} or more answers rank before the ground truth": table["gt_rank"].to_numpy() > FAR,
         f"Are both right? The two cosines differ by less than {TIE:g}": table["margin"].abs().to_numpy() < TIE,
         "Equal captions? Other images have the very caption": repeats,
     }
+    if found_within >= WEAK:
+        far = table["gt_rank"].to_numpy() > FAR
+        asked = {f"Wrong annotations? {FAR} or more answers rank before the ground truth": far} | asked
     if cosine is not None:
         asked[f"Near-identical products? Their images have a cosine of {NEAR:g} or more"] = cosine >= NEAR
     is_lost = {way: lost & (table["direction"] == way) for way in DIRECTIONS}
@@ -96,6 +102,11 @@ def questions(mined: Mined) -> Finding:
         "Counted among the failures whose false positive outranks the ground truth. A large share means that the data "
         "should be mended first: the audit drops such failures, and you pay for it."
     )
+    if found_within < WEAK:
+        note += (
+            f" Annotations cannot be judged by this retriever: it ranks the ground truth of only {found_within:.0%} "
+            f"of the mined queries within {FAR}."
+        )
     if cosine is None:
         note += " Images were not compared: their vectors are no longer stored."
     shown = pd.DataFrame({"question": list(asked)})

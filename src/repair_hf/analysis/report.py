@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from repair_hf.analysis.forest import Forest
 from repair_hf.analysis.pages import card, render
 from repair_hf.analysis.tables import Rows, cell
 from repair_hf.runtime.run_folder import write_atomically
@@ -27,6 +28,7 @@ class Finding:
     note: str  # what the numbers are and how to read them, or why there are none
     table: pd.DataFrame | None = None
     data: pd.DataFrame | None = None  # what the CSV holds if it holds more than the table
+    plot: Forest | None = None  # what stands above the table, of the same numbers
 
     @property
     def rows(self) -> Rows:

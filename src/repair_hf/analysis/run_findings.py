@@ -1,28 +1,30 @@
 """All findings of a run: whether repair helped, failures, edits, costs, people.
 
 What answers whether repair helped is what `repair-hf evaluate` compared below the run's folder: the difference between
-a model that was trained with records and one that was trained without. The change from the base does not: plain
-training raises R@1, too.
+a model that was trained with records and one that was trained without, from the same base, for as many steps. The
+change from the base does not: plain training raises R@1, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from repair_hf.analysis.costs import PAID_HEADS, describe_paid, paid_rows
+from repair_hf.analysis.forest import forest
 from repair_hf.analysis.people.agreement import people_findings
 from repair_hf.analysis.report import Answers, Finding
 from repair_hf.analysis.run_data import RunData
 from repair_hf.analysis.tables import difference_cell, label, percent, round_rows
-from repair_hf.evaluation.comparison import short_names
-from repair_hf.evaluation.contrast import SCORES
+from repair_hf.evaluation.comparison import decides, short_names
 from repair_hf.evaluation.ranks import FILE as RANKS
+from repair_hf.evaluation.training_data import find_trainings, steps_of
 from repair_hf.llm.cost import Usage, paid_in
 from repair_hf.records.columns import DIRECTIONS, REASONS, REJECTED
 from repair_hf.runtime.files import read_json
@@ -45,10 +47,10 @@ def run_findings(data: RunData) -> tuple[Answers, list[Finding]]:
         *_rounds(data.root),
         *people_findings(list(data.folders)),
     ]
-    return Answers(helped, describe_paid(paid), _what_to_look_at(data, helped)), sections
+    return Answers(helped, describe_paid(paid), _what_to_look_at(data)), sections
 
 
-def _what_to_look_at(data: RunData, helped: Finding) -> list[tuple[str, str]]:
+def _what_to_look_at(data: RunData) -> list[tuple[str, str]]:
     """Name what went wrong most often and what only eyes can judge, each with the section that shows it."""
     found = []
     if len(data.dropped):
@@ -56,8 +58,6 @@ def _what_to_look_at(data: RunData, helped: Finding) -> list[tuple[str, str]]:
         found.append(
             (f"{counts.iloc[0]:,} of {total:,} failures were dropped: {REASONS[counts.index[0]]}.", "dropped")
         )
-    lost = [] if helped.data is None else helped.data[helped.data["high"] < 0]["comparison"].unique()
-    found += [(f"{name}: worse with records.", "ranks") for name in lost]
     if len(data.kept):
         return [
             *found,
@@ -142,71 +142,115 @@ EVALUATE = "`repair-hf evaluate BASE PLAIN REPAIRED --output …`"
 
 
 def repair_findings(root: Path | None) -> list[Finding]:
-    """Return what opens a report, and how contrast sets and the ranks of queries changed."""
-    measured, compared = ({}, []) if root is None else find_evaluations(root)
-    names = {Path(folder): name for name, folder in short_names(list(map(str, measured))).items()}
-    repairs = {f"{names[folder / one['model']]} − {names[folder / one['reference']]}": one for folder, one in compared}
-    levels = {names[folder]: found for folder, found in measured.items()}
-    tables, data = [], []
-    for is_shown in (lambda metric: metric.endswith("_R@1"), SCORES.__contains__):
-        table = [
-            {"model": name} | {label(key): f"{100 * one[key]:.1f}" for key in one["intervals"] if is_shown(key)}
-            for name, one in levels.items()
-        ]
-        for name, one in repairs.items():
-            gains = {metric: gain for metric, gain in one["differences"].items() if is_shown(metric)}
-            table.append(
-                {"model": name} | {label(metric): difference_cell(metric, each) for metric, each in gains.items()}
-            )
-            data += [{"comparison": name, "metric": metric} | each for metric, each in gains.items()]
-        tables.append(pd.DataFrame([row for row in table if len(row) > 1]))
-    recall, contrast = tables
-    helped = Finding("repair", "Did repair help?", _answer(bool(levels), data), recall if levels else None)
+    """Return what opens a report, and how the ranks of queries changed."""
+    found = Evaluations({}, [], [], []) if root is None else find_evaluations(root)
+    names = {Path(folder): name for name, folder in short_names(list(map(str, found.measured))).items()}
+
+    def named(compared: Sequence[Compared]) -> dict[str, dict[str, Any]]:
+        both = ((names[folder / one["model"]], names[folder / one["reference"]], one) for folder, one in compared)
+        return {f"{model} − {reference}": one for model, reference, one in both}
+
+    repairs = named(found.repairs)
+    levels = {names[folder]: one for folder, one in found.measured.items()}
+    table = [
+        {"model": name} | {label(key): f"{100 * one[key]:.1f}" for key in one["intervals"] if decides(key)}
+        for name, one in levels.items()
+    ]
+    data = []
+    for name, one in (repairs | named(found.others)).items():
+        gains = {metric: gain for metric, gain in one["differences"].items() if decides(metric)}
+        table.append({"model": name} | {label(key): difference_cell(key, gain) for key, gain in gains.items()})
+        data += [{"comparison": name, "metric": metric} | gain for metric, gain in gains.items()]
+    rows = pd.DataFrame(data)
+    answer = _answer(bool(levels), [row for row in data if row["comparison"] in repairs], found.unanswered)
+    helped = Finding("repair", "Did repair help?", answer, pd.DataFrame(table) if levels else None)
+    if data:
+        helped = replace(helped, data=rows, plot=forest(rows))
     changed = [
         {"comparison": name, "direction": way} | counts
         for name, one in repairs.items()
         for way, counts in one["queries"].items()
     ]
-    found = [replace(helped, data=pd.DataFrame(data)) if data else helped]
-    if len(contrast):
-        note = "Share of questions about one changed detail that are answered rightly, in %. Guessing gives 50."
-        found.append(Finding("contrast", "Contrast set", note, contrast))
-    if changed:
-        note = "repaired: first only with records; broken: first only without; improved, worsened: first with neither."
-        found.append(Finding("ranks", "Ranks with and without records", note, pd.DataFrame(changed)))
+    if not changed:
+        return [helped]
+    note = "repaired: first only with records; broken: first only without; improved, worsened: first with neither."
+    return [helped, Finding("ranks", "Ranks with and without records", note, pd.DataFrame(changed))]
+
+
+Compared: TypeAlias = tuple[Path, dict[str, Any]]
+"""The folder of an evaluation, and one of its comparisons."""
+
+
+class Evaluations(NamedTuple):
+    """What was evaluated below a folder."""
+
+    measured: dict[Path, dict[str, Any]]  # metrics of each model by its folder, in the order of `evaluate`
+    repairs: list[Compared]  # models trained with records, against those without of the same base and steps
+    others: list[Compared]  # other models, against the same models without records
+    unanswered: list[str]  # folders of models with records that no model without is compared with
+
+
+def find_evaluations(root: Path) -> Evaluations:
+    """Find what was evaluated below a folder. A comparison of the same weights on the same pairs counts once."""
+    found, known = Evaluations({}, [], [], []), set()
+    for folder in (path.parent for path in sorted(root.rglob("differences.json"))):
+        metrics = read_json(folder / "metrics.json")
+        compared = read_json(folder / "differences.json")
+        found.measured.update({folder / name: each for name, each in metrics.items()})
+        repairs = [one for one in compared.get("repair", ()) if one["reference"] is not None]
+        plain = {one["reference"] for one in repairs}
+        first = [{"model": name, "reference": compared.get("reference"), "differences": gains}
+                 for name, gains in compared.get("differences", {}).items()]  # fmt: skip
+        others = [one for one in (*first, *compared.get("previous", ())) if one["reference"] in plain]
+        for rows, into in ((repairs, found.repairs), (others, found.others)):
+            for one in rows:
+                key = tuple(_weights(folder, metrics, one[role]) for role in ("model", "reference"))
+                if key not in known:
+                    known.add(key)
+                    into.append((folder, one))
+        alone = {one["model"] for one in compared.get("repair", ())} - {one["model"] for one in repairs}
+        found.unanswered.extend(str(metrics[name].get("model", name)) for name in sorted(alone))
+    for folder in (path.parent for path in sorted(root.rglob(RANKS))):
+        if folder not in found.measured and (folder / "metrics.json").is_file():
+            found.measured[folder] = read_json(folder / "metrics.json", needs=("intervals",))
     return found
 
 
-def find_evaluations(root: Path) -> tuple[dict[Path, dict[str, Any]], list[tuple[Path, dict[str, Any]]]]:
-    """Find what was evaluated below a folder.
-
-    Returns:
-        The metrics of each model by its folder, in the order of `evaluate`; and the comparisons of models trained with
-        records and without, each with the folder of its evaluation.
-    """
-    measured: dict[Path, dict[str, Any]] = {}
-    repairs: list[tuple[Path, dict[str, Any]]] = []
-    for folder in (path.parent for path in sorted(root.rglob("differences.json"))):
-        measured |= {folder / name: each for name, each in read_json(folder / "metrics.json").items()}
-        compared = read_json(folder / "differences.json").get("repair", ())
-        repairs += [(folder, one) for one in compared if one["reference"] is not None]
-    for folder in (path.parent for path in sorted(root.rglob(RANKS))):
-        if folder not in measured and (folder / "metrics.json").is_file():
-            measured[folder] = read_json(folder / "metrics.json", needs=("intervals",))
-    return measured, repairs
+def _weights(folder: Path, metrics: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Name the weights of a model and the pairs that it was measured on; its folder if they are not on record."""
+    keys = ("model_digest", "pairs_fingerprint")
+    return tuple(str(metrics[name].get(key, folder / name)) for key in keys)
 
 
-def _answer(is_measured: bool, differences: list[dict[str, Any]]) -> str:
+def _answer(is_measured: bool, differences: list[dict[str, Any]], unanswered: Sequence[str]) -> str:
+    """Answer by R@1 in both directions, of models trained with records and without, of the same base and steps."""
     if not is_measured:
         return f"Not measured. Run {EVALUATE} with a folder below this one."
-    if not differences:
+    recall = [row for row in differences if row["metric"] in ("i2t_R@1", "t2i_R@1")]
+    if not recall:
         return (
-            "Not known: plain training raises R@1 too, and no model without records was measured beside the repaired "
-            f"one. Train one for as many steps without `--records`, and run {EVALUATE} with a folder below this one."
+            "Not known: plain training raises R@1 too, and no model was measured that was trained without records, "
+            f"from the same base, for as many steps. {_what_to_run(unanswered)}"
         )
-    rose, fell = sum(row["low"] > 0 for row in differences), sum(row["high"] < 0 for row in differences)
-    verdict = "Partly" if rose and fell else "Yes" if rose else "No" if fell else "Not shown"
+    rose, fell = sum(row["low"] > 0 for row in recall), sum(row["high"] < 0 for row in recall)
+    verdicts = {len(recall): "Yes", 0: "Not shown"}
+    verdict = "No" if fell and not rose else "Partly" if fell else verdicts.get(rose, "Partly")
+    worse = [f"{label(row['metric'])} of {row['comparison']}" for row in differences if row["high"] < 0]
     return (
-        f"{verdict}: better in {rose} and worse in {fell} of {len(differences)} comparisons of training with records "
-        "and without, by R@1 and contrast sets. In %; *: the 95% interval excludes 0."
+        f"{verdict}: R@1 rose in {rose} and fell in {fell} of {len(recall)} comparisons with training without "
+        "records, from the same base, for as many steps. In %; *: the 95% interval excludes 0."
+        + (f" Worse with records: {', '.join(worse)}." if worse else "")
+    )
+
+
+def _what_to_run(models: Sequence[str]) -> str:
+    trained = next((find for model in models if (find := find_trainings(model))), None)
+    if trained is None:
+        return f"Train one without `--records`, and run {EVALUATE} with a folder below this one."
+    folder, options = next(iter(trained.items()))
+    base, pairs = (shlex.quote(str(options.get(name))) for name in ("model", "pairs"))
+    plain, steps = shlex.quote(str(folder.parent / "plain")), steps_of(folder)
+    return (
+        f"Run `repair-hf train --model {base} --pairs {pairs} --max-steps {steps} --output {plain}`, then `repair-hf "
+        f"evaluate {base} {plain} {shlex.quote(str(folder))} --pairs {pairs} --output …` with a folder below this one."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from repair_hf.analysis.options import ShowOptions
 from repair_hf.analysis.pages import gallery
 from repair_hf.analysis.pictures import contact_sheet
 from repair_hf.analysis.record_sample import RecordSample, sample_records
-from repair_hf.analysis.run_data import PairsPlace, moved_pairs
+from repair_hf.analysis.run_data import PairsPlace, moved_pairs, recorded_pairs
 from repair_hf.analysis.tables import Rows
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.runtime.options import UserError, fill
@@ -58,14 +59,17 @@ def sheet_path(records: str | Path, output: str | Path | None) -> Path:
 
 
 def _of_records(place: str, options: ShowOptions, pairs: PairsPlace) -> RecordSample:
-    table = load_records(place) if options.dropped is None else load_dropped(place)
+    table, known = load_records(place) if options.dropped is None else load_dropped(place), moved_pairs(place, pairs)
+    if options.dropped is not None and known is None:  # dropped failures hold no images
+        with suppress(UserError):  # the pairs are not on record, or have moved: then ids stand for images
+            known = recorded_pairs(place)
     return sample_records(
         table,
         n=options.n,
         direction=options.direction,
         error_type=options.error_type,
         reason=options.dropped,
-        pairs=moved_pairs(place, pairs),
+        pairs=known,
     )
 
 

@@ -15,6 +15,8 @@ from typing import Any, TypeAlias
 from rich import box
 from rich.table import Table
 
+from repair_hf.runtime.redaction import printable
+
 SIDES = {"i2t": "I2T", "t2i": "T2I"}
 NONE = "–"
 WIDTH = 80  # of a terminal
@@ -68,7 +70,7 @@ def terminal_table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, label
 
     If it is wider than a terminal, intervals and spreads go below their numbers; heads and long labels are broken.
     """
-    lines, space = [list(heads), *map(list, rows)], 1
+    lines, space = [list(map(printable, line)) for line in (heads, *rows)], 1
     if sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True)) >= WIDTH:
         lines = [[re.sub(r" (?=[\[±])|(?<=−) ", "\n", text) for text in line] for line in lines]
         lines = [
@@ -131,22 +133,11 @@ def interval_rows(measured: Mapping[str, Mapping[str, Any]]) -> Rows:
     return ["", *measured], rows
 
 
-def difference_rows(found: Mapping[str, Mapping[str, Mapping[str, float]]], head: str) -> Rows:
-    """Return heads and rows of paired differences: comparison -> metric -> `difference`, `low`, `high`."""
-    names = dict.fromkeys(name for one in found.values() for name in one)
-    rows = [[label(name), *(difference_cell(name, one.get(name)) for one in found.values())] for name in names]
-    return [head, *found], rows
-
-
-def change_rows(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Rows:
-    """Return heads and rows of repaired and broken queries and cases: model -> direction or metric -> change."""
-    kinds = list(next(iter(next(iter(counts.values())).values())))
-    rows = [
-        [f"{model} {SIDES.get(name) or label(name)}", *(cell(found.get(kind)) for kind in kinds)]
-        for model, names in counts.items()
-        for name, found in names.items()
-    ]
-    return ["queries", *kinds], rows
+def gain_rows(found: Mapping[str, Mapping[str, Mapping[str, float]]], head: str) -> Rows:
+    """Return heads and rows of paired differences in R@1, a row per model: metric -> `difference`, `low`, `high`."""
+    names = [f"{side}_R@1" for side in SIDES]
+    rows = [[model, *(difference_cell(name, one.get(name)) for name in names)] for model, one in found.items()]
+    return [head, *map(label, names)], rows
 
 
 def label(name: str) -> str:

@@ -10,6 +10,7 @@ Under `accelerate launch` the processes share the embedding, with the same resul
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -77,23 +78,19 @@ def _print_plan(evaluation: Any) -> None:
 
 
 def _print_metrics(evaluation: Any) -> None:
-    from repair_hf.analysis.tables import change_rows, difference_rows, interval_rows
+    from repair_hf.analysis.tables import gain_rows, interval_rows, mean_rows
+    from repair_hf.evaluation.comparison import decides
     from repair_hf.evaluation.judging import describe_cases
     from repair_hf.evaluation.provenance import describe
 
     metrics, comparison = evaluation.metrics, evaluation.comparison
-    print_table(*interval_rows(metrics))
     if comparison:
-        print_table(*difference_rows(comparison["differences"], f"change from {comparison['reference']}"))
-        if comparison["previous"]:
-            previous = {f"{one['model']} − {one['reference']}": one["differences"] for one in comparison["previous"]}
-            print_table(*difference_rows(previous, "change from the model before"))
-        cases = comparison["cases"]
-        print_table(*change_rows({name: one | cases[name] for name, one in comparison["queries"].items()}))
-        print(
-            f"*: the interval excludes 0. Compared with {comparison['reference']}: repaired queries and cases are "
-            "right only now, broken ones only before; the others changed in rank."
-        )
+        shown = [name for name in dict.fromkeys(chain.from_iterable(metrics.values())) if decides(name)]
+        print_table(*mean_rows("model", {name: [one] for name, one in metrics.items()}, shown))
+        print_table(*gain_rows(comparison["differences"], f"change from {comparison['reference']}"))
+        print("*: the interval excludes 0. differences.json and metrics.json hold the other metrics and intervals.")
+    else:
+        print_table(*interval_rows(metrics))
     print(
         "R@K in %: an annotated positive is in the top K. MRR: mean of 1 / rank of the best one. Ties are ranked "
         "pessimistically.\n"
@@ -119,18 +116,18 @@ def _draw_blends(evaluation: Any, folder: Path) -> None:
 def _answer(one: dict[str, Any]) -> str:
     """Say which differences show whether repair helped: in R@1, also on further pairs, and on the contrast set."""
     from repair_hf.analysis.tables import difference_cell, label
-    from repair_hf.evaluation.contrast import SCORES
+    from repair_hf.evaluation.comparison import decides
 
     model, reference = one["model"], one["reference"]
     if reference is None:
         return (
-            f"Did repair help? {model} was trained with records, and no model before it without. Train a baseline "
-            "for as many steps without --records, and name it before."
+            f"Did repair help? {model} was trained with records, and no model before it without, from the same base "
+            "and for as many steps. Train one by --max-steps, without --records, and name it before."
         )
     gains = ", ".join(
         f"{label(name)} {difference_cell(name, gain).strip()}"
         for name, gain in one["differences"].items()
-        if name.endswith("R@1") or name in SCORES
+        if decides(name)
     )
     return f"Did repair help? {model} − {reference}: {gains}."
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from repair_hf.analysis.options import SourceOptions
 from repair_hf.runtime.options import Bounded, UserError, need, opt
+from repair_hf.runtime.redaction import printable
 
 EPILOG = """examples:
   repair-hf figure case runs/demo --record 0123456789abcdef --output case.svg
@@ -130,4 +131,4 @@ def _save(figure: Any, options: FigureOptions, what: str) -> None:
 
     Path(options.output).parent.mkdir(parents=True, exist_ok=True)
     save(figure, options.output)
-    print(f"figure   {what}   -> {options.output}")
+    print(f"figure   {printable(what)}   -> {options.output}")

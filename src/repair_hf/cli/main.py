@@ -147,7 +147,16 @@ def _log_ours() -> None:
     ours.setLevel(logging.INFO)
     if not ours.handlers:
         ours.addHandler(logging.StreamHandler())
-        ours.handlers[0].setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        ours.handlers[0].setFormatter(_Formatter("%(levelname)s %(name)s: %(message)s"))
+
+
+class _Formatter(logging.Formatter):
+    """A message may quote text from outside."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        from repair_hf.runtime.redaction import printable
+
+        return printable(super().formatMessage(record))
 
 
 def _run(words: list[str]) -> None:
@@ -184,9 +193,11 @@ def _known(word: str, words: Iterable[str], what: str) -> str:
 
 
 def _one_line(error: BaseException) -> str:
+    from repair_hf.runtime.redaction import printable
+
     if isinstance(error, OSError) and error.filename is not None:
-        return f"error: {error.filename} {_trouble(error)}."
-    return f"error: {' '.join(str(error).split())}"
+        return f"error: {printable(str(error.filename))} {_trouble(error)}."
+    return f"error: {printable(' '.join(str(error).split()))}"
 
 
 def _overview() -> str:

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from repair_hf.runtime.options import need, opt
+from repair_hf.runtime.redaction import printable
 
 if TYPE_CHECKING:
     from repair_hf.hub.files import Parcel
@@ -74,7 +75,8 @@ def _push(pack: Callable[..., Parcel], options: PushOptions, **own: Any) -> None
         if options.dry_run:
             for path, size in sizes.items():
                 print(f"{_megabytes(size):>12}   {path}")
-            print(f"\n{parcel.card}\nwould push {total} to {options.repo}; nothing was sent.")
+            card = "\n".join(map(printable, parcel.card.split("\n")))
+            print(f"\n{card}\nwould push {total} to {options.repo}; nothing was sent.")
             return
         pushed = push(parcel, options.repo, private=options.private, tag=options.tag)
     what = total if pushed.is_new else "nothing has changed there"

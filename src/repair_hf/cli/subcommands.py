@@ -32,7 +32,7 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str | float]], *, 
     from repair_hf.analysis.tables import terminal_table
 
     cells = ([cell if isinstance(cell, str) else f"{cell:,}" for cell in row] for row in rows)
-    Console().print(terminal_table(heads, cells, labels=labels))
+    Console(markup=False, emoji=False).print(terminal_table(heads, cells, labels=labels))
 
 
 def perform(command: str, *options: Any, dry_run: bool = False) -> None:

@@ -19,7 +19,6 @@ import PIL.Image
 import torch
 import transformers
 from torch import Tensor
-from tqdm.auto import tqdm
 from transformers import (
     AutoConfig,
     AutoImageProcessor,
@@ -34,6 +33,7 @@ from transformers.image_transforms import get_resize_output_image_size, resize
 from repair_hf.encoder.models import check_tokenizer, explained, homes
 from repair_hf.pairs.images import UNDECODABLE, in_8_bits
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.progress import Progress
 from repair_hf.runtime.run_folder import digest
 
 logger = logging.getLogger(__name__)
@@ -224,9 +224,9 @@ def report_captions(tokenizer: Any, max_length: int, captions: Sequence[str]) ->
     return n_cut
 
 
-def progress(share: slice, title: str | None, unit: str) -> tqdm:
+def progress(share: slice, title: str | None, unit: str) -> Progress:
     """Return the progress bar of a share; without a title it is not shown."""
-    return tqdm(total=share.stop - share.start, desc=title, unit=unit, delay=1, disable=None if title else True)
+    return Progress(total=share.stop - share.start, desc=title, unit=unit)
 
 
 def cuts_of(start: int, stop: int, size: int) -> list[tuple[int, int]]:

@@ -18,10 +18,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from repair_hf.evaluation.contrast import SCORES
 from repair_hf.evaluation.intervals import interval
 from repair_hf.runtime.options import UserError
 
 CHANGES = ("repaired", "broken", "improved", "worsened", "unchanged")
+
+
+def decides(metric: str) -> bool:
+    """Whether a metric says if a training helped: R@1, also on further pairs, and both questions of a contrast set."""
+    return metric.endswith("R@1") or metric in SCORES
 
 
 def short_names(models: Sequence[str], option: str = "model") -> dict[str, str]:

@@ -34,11 +34,11 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from repair_hf.evaluation.cases import Case, Cases, Metric, first_is_right
 from repair_hf.evaluation.words import ADJECTIVES, NOUNS
 from repair_hf.pairs.dataset import Pairs
+from repair_hf.runtime.progress import Progress
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -69,7 +69,7 @@ def load_order(
         ['a red ball on a wooden table', 'a wooden table on a red ball']
     """
     texts, image_ids = pairs.captions["caption"][:], pairs.images["image_id"][:]
-    bar = tqdm(parser.pipe(texts), "Parsing captions", len(texts), unit=" captions", delay=1, disable=None)
+    bar = Progress(parser.pipe(texts), "Parsing captions", total=len(texts), unit=" captions")
     documents = [(np.array([token.text for token in document]), _kinds(document)) for document in bar]
     runs = [tokenize(text) for text in texts]
     caption_ids, cases = pairs.captions["caption_id"][:], []

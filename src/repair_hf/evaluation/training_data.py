@@ -31,7 +31,7 @@ def uses_records(options: Mapping[str, Any]) -> bool:
 
 
 def plain_before(models: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Map each model that was trained with records to those before it that were trained without.
+    """Map each model that was trained with records to those before it without, of the same base and steps.
 
     Their difference shows what the records add.
 
@@ -39,14 +39,29 @@ def plain_before(models: Mapping[str, Any]) -> dict[str, list[str]]:
         models: The models by short name, in their order.
     """
     found: dict[str, list[str]] = {}
-    plain: list[str] = []
+    plain: dict[str, tuple[Any, ...]] = {}
     for name, model in models.items():
-        newest = next(iter(find_trainings(model).values()), None)
-        if newest is not None and uses_records(newest):
-            found[name] = list(plain)
-        elif newest is not None:
-            plain.append(name)
+        folder, newest = next(iter(find_trainings(model).items()), (None, None))
+        if folder is None or newest is None:
+            continue
+        start = newest.get("model_digest") or newest.get("model"), _checkpoint(model) or steps_of(folder)
+        if uses_records(newest):
+            found[name] = [other for other, its_start in plain.items() if its_start == start]
+        else:
+            plain[name] = start
     return found
+
+
+def steps_of(training: Path) -> int | None:
+    """Return how many steps a finished training took."""
+    path = training / "summary.json"
+    return read_json(path).get("steps") if path.is_file() else None
+
+
+def _checkpoint(model: Any) -> int | None:
+    """Return the step of a checkpoint; None for any other model."""
+    kind, _, step = Path(str(model)).name.rpartition("-")
+    return int(step) if kind == "checkpoint" and step.isdecimal() else None
 
 
 def check_unseen(images: Collection[str], place: str, models: Mapping[str, Any]) -> dict[str, bool]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -20,7 +19,7 @@ from jinja2 import Environment, StrictUndefined
 
 from repair_hf.analysis.tables import NONE
 from repair_hf.runtime.files import read_json, read_yaml
-from repair_hf.runtime.redaction import without_secrets
+from repair_hf.runtime.redaction import printable, without_secrets
 
 CITATION = """@misc{liu-repair,
   title  = {RePair: Turning Retrieval Failures into Counterfactual Hard Pairs},
@@ -105,12 +104,9 @@ def render(name: str, card_data: CardData, values: Mapping[str, Any]) -> str:
     return without_secrets(filled)
 
 
-_UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # Unicode categories of characters that a page hides
-
-
 def code(text: Any) -> str:
     """Return `text` as a code span on one line; a dash if it is None or empty."""
-    line = " ".join("".join(map(_seen, str(text))).split()) if text is not None else ""
+    line = printable(" ".join(str(text).split())) if text is not None else ""
     if not line:
         return NONE
     fence = "`" * (max(map(len, re.findall("`+", line)), default=0) + 1)
@@ -126,9 +122,3 @@ def without_folders(value: Any) -> Any:
         return {key: without_folders(each) for key, each in value.items()}
     is_path = isinstance(value, str) and PurePath(value).is_absolute()
     return f"…/{PurePath(value).name}" if is_path else value
-
-
-def _seen(letter: str) -> str:
-    if letter in "\t\n\r" or unicodedata.category(letter) not in _UNSEEN:
-        return letter
-    return f"\\u{ord(letter):04x}"

@@ -13,12 +13,12 @@ from typing import Any, Literal, NamedTuple
 import faiss
 import numpy as np
 from datasets.search import FaissIndex
-from tqdm.auto import tqdm
 
 from repair_hf.mining.queries import Queries, Ranking
 from repair_hf.mining.ranking import positives_of, rank_some, sides
 from repair_hf.mining.scores import best_keys, exact_scores, keys_of, quietly
 from repair_hf.pairs.truth import Truth
+from repair_hf.runtime.progress import Progress
 
 QUERIES_PER_SEARCH = 2048
 PROBED = 1 / 16  # share of IVF's clusters that are searched
@@ -66,7 +66,7 @@ def rank_by_index(
     place, positive = place[order], positive[order]
     built = _build_index(candidates, index)
     starts = range(0, len(queries), QUERIES_PER_SEARCH)
-    for start in tqdm(starts, desc=f"Searching {direction}", delay=3, disable=None):
+    for start in Progress(starts, f"Searching {direction}", unit=" blocks", delay=3):
         some = np.arange(start, min(start + QUERIES_PER_SEARCH, len(queries)))
         known = slice(*np.searchsorted(place, [start, start + len(some)]))
         rows, of_known = vectors[queries[some]], place[known] - start

@@ -22,10 +22,10 @@ from time import perf_counter
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from repair_hf.mining.queries import Queries
 from repair_hf.mining.scores import decode, exact_scores, keys_of, kth_score, screen_errors
+from repair_hf.runtime.progress import Progress
 
 RUN = 16  # neighbouring columns of a panel: a memory-mapped file is read in pieces of this size
 FEW = 0.15  # share of a block's pairs above the bounds, up to which they are counted one by one
@@ -73,8 +73,8 @@ def screen(
     def work(panel: np.ndarray) -> None:
         _Panel(matrix, blocks, panel, rows, columns, eps).rank()
 
-    shown = {"desc": "Ranking", "unit": " panels", "delay": 3, "disable": None if show else True}
-    for _ in tqdm(workers.map(work, panels), total=len(panels), **shown):
+    title = "Ranking" if show else None
+    for _ in Progress(workers.map(work, panels), title, total=len(panels), unit=" panels", delay=3):
         pass
 
 

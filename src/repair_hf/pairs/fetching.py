@@ -16,9 +16,9 @@ from pathlib import Path
 
 import httpx
 from huggingface_hub import cached_assets_path
-from tqdm.auto import tqdm
 
 from repair_hf.pairs.images import MAX_BYTES, UNDECODABLE, open_image
+from repair_hf.runtime.progress import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,8 @@ def fetch_images(urls: Iterable[str]) -> dict[str, Fetched]:
     client = httpx.Client(timeout=SECONDS, max_redirects=REDIRECTS, follow_redirects=True, headers=headers)
     with client, ThreadPoolExecutor(AT_ONCE) as threads:
         found = threads.map(lambda url: _download(client, url, folder / names[url]), missing)
-        new = dict(zip(missing, tqdm(found, "Downloading images", len(missing), delay=3, disable=None), strict=True))
+        shown = Progress(found, "Downloading images", total=len(missing), unit=" images", delay=3)
+        new = dict(zip(missing, shown, strict=True))
     old = {url: faults / name for url, name in names.items() if url not in new and not (folder / name).is_file()}
     if any((folder / name).is_file() for name in names.values()):
         for url, fault in new.items():

@@ -22,9 +22,9 @@ import PIL.Image
 import PIL.ImageOps
 from datasets import Dataset
 from huggingface_hub import cached_assets_path
-from tqdm.auto import tqdm
 
 from repair_hf.pairs.cells import undecoded
+from repair_hf.runtime.progress import Progress
 
 # Pillow's errors for a file that it cannot decode: SyntaxError for broken PNG chunks, TypeError and AttributeError for
 # tags of the wrong type.
@@ -67,7 +67,7 @@ def inspect_images(images: Dataset, column: str = "image") -> list[Inspection]:
     found: list[Inspection] = []
     with (
         ThreadPoolExecutor(THREADS) as threads,
-        tqdm(total=len(images), desc="Checking images", delay=3, disable=None) as bar,
+        Progress(total=len(images), desc="Checking images", unit=" images", delay=3) as bar,
     ):
         for some in _cells(images, column):
             found += threads.map(_inspect, some)

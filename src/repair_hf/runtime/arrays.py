@@ -50,8 +50,6 @@ def on_disk(
     everyone = processes()
     if not everyone.gather(path.is_file())[0]:  # as the first process sees it
         size = prod(shape) * np.dtype(dtype).itemsize
-        if everyone.is_main:
-            logger.info("%s go into %s: %s.", what, path, readable(size))
         with _draft(path, size, what, remedy) as draft:
             if everyone.is_main:
                 np.lib.format.open_memmap(draft, "w+", dtype, shape)

@@ -1,9 +1,10 @@
-"""Keep keys out of messages, logs and settings."""
+"""Keep keys out of messages, logs and settings, and commands to a terminal out of what is printed."""
 
 from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -42,9 +43,19 @@ def hide_keys(value: Any) -> Any:
     return without_secrets(value) if isinstance(value, str) else value
 
 
+_JOINERS = "\u200c\u200d"  # between letters of Persian and Indian scripts, and in emoji
+
+
 def printable(text: str) -> str:
-    """Escape what could command a terminal: control characters, line breaks, marks that reverse the text."""
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+    """Escape what could command a terminal or change a page: control characters, line breaks, reversing marks.
+
+    All text from outside passes here on its way to a terminal, a card or a figure.
+    """
+    return "".join(sign if _is_shown(sign) else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def _is_shown(sign: str) -> bool:
+    return sign.isprintable() or sign in _JOINERS or unicodedata.category(sign) == "Zs"
 
 
 def _keys_in_use() -> list[re.Pattern[str]]:

@@ -35,6 +35,7 @@ from repair_hf.records.triplets import write_rows
 from repair_hf.runtime.disk import naming_full_disk
 from repair_hf.runtime.options import UserError, expect, fill
 from repair_hf.runtime.processes import refuse_several
+from repair_hf.runtime.progress import Progress
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.runtime.stage import Stage
 from repair_hf.synthesis.candidates import Candidates
@@ -51,7 +52,7 @@ from repair_hf.synthesis.models import (
     prompts_of,
 )
 from repair_hf.synthesis.options import ContrastEditorOptions, ContrastOptions, LLMOptions
-from repair_hf.synthesis.pipeline import Progress, run_to_end
+from repair_hf.synthesis.pipeline import run_to_end
 from repair_hf.synthesis.sources import SourceImages
 from repair_hf.synthesis.workers import work_through
 

@@ -10,15 +10,12 @@ ledger, and the main process builds the records. The number of processes may cha
 from __future__ import annotations
 
 import asyncio
-import sys
-import time
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from datasets import Dataset
-from tqdm.auto import tqdm
 
 from repair_hf.encoder.embedder import Embedder
 from repair_hf.llm.client import ChatModel
@@ -27,6 +24,7 @@ from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import DROPPED_FEATURES
 from repair_hf.records.dataset import build
 from repair_hf.runtime.processes import processes
+from repair_hf.runtime.progress import Progress
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidate_files import let_go
 from repair_hf.synthesis.candidates import Candidates
@@ -38,7 +36,6 @@ from repair_hf.synthesis.selection import select_candidate, select_captions, sel
 from repair_hf.synthesis.sources import SourceImages
 from repair_hf.synthesis.workers import RepairWorkers
 
-EVERY = 60.0  # seconds between lines where there is no terminal
 RECORDS, DROPPED = "records.arrow", "dropped.arrow"
 
 
@@ -225,24 +222,6 @@ class Synthesizer:
         if workers.waiting and self.chat.batches is not None:
             await self.chat.batches.submit()
             raise self.chat.batches.stopped()
-
-
-class Progress(tqdm):
-    """A bar on a terminal, and elsewhere a line a minute; of the main process alone."""
-
-    postfix = ""
-
-    def __init__(self, **how: Any) -> None:
-        super().__init__(**how, disable=None if processes().is_main else True)
-        self._last = time.monotonic()
-
-    def update(self, n: float | None = 1) -> bool | None:
-        if self.disable:  # then tqdm does not count
-            self.n += int(n or 0)
-            if processes().is_main and time.monotonic() - self._last >= EVERY:
-                tqdm.write(f"Repairing: {self.n:,} of {self.total:,} failures, {self.postfix}", file=sys.stderr)
-                self._last = time.monotonic()
-        return super().update(n)
 
 
 def unselected_files(tasks: Iterable[RepairTask]) -> dict[Path, float | None]:

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from tqdm.auto import tqdm
 
 from repair_hf.encoder.embedder import Embedder
 from repair_hf.encoder.preprocessing import ahead
 from repair_hf.pairs.wording import bare_caption
+from repair_hf.runtime.progress import Progress
 from repair_hf.synthesis.candidate_files import lost_similarity
 from repair_hf.synthesis.options import Select
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage, open_picture
@@ -123,7 +123,7 @@ def _embed(
     embedded = {}
     size = min(encoder.batch_size, MAX_OPENED)
     batches = [keys[start : start + size] for start in range(0, len(keys), size)]
-    with tqdm(total=len(keys), desc=desc, unit=" images", delay=1, disable=None) as bar:
+    with Progress(total=len(keys), desc=desc, unit=" images") as bar:
         for batch, pictures in zip(batches, ahead(lambda keys: [open_one(key) for key in keys], batches), strict=True):
             vectors = encoder.embed_images(pictures)  # (B, D)
             for key, vector, picture in zip(batch, vectors, pictures, strict=True):

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from repair_hf.runtime.files import read_json
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.progress import Progress
 from repair_hf.runtime.run_folder import digest, write_atomically
 from repair_hf.toyworld import captions, renderer, scenes
 from repair_hf.toyworld.domains import DOMAINS, Domain
@@ -71,7 +71,7 @@ def build_world(
     def draw(name: str, scene: scenes.Scene) -> None:
         (folder / "images" / name).write_bytes(renderer.to_png(renderer.render(scene)))
 
-    progress = tqdm(total=sum(splits.values()), desc="Drawing the toy world", unit=" pictures", disable=None)
+    progress = Progress(total=sum(splits.values()), desc="Drawing the toy world", unit=" pictures")
     with progress, ThreadPoolExecutor() as threads:
         for split, scenes_of_split in shown.items():
             rng = random.Random(f"{seed}/{split}/captions")

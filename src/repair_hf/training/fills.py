@@ -1,8 +1,9 @@
 """Which pairs stand beside a training pair, the anchor, in a step: edits made from its items, or the paper's grid.
 
 I_a and T_a are the anchor's image and caption; T_hn is a caption that I_a was confused with, I_hn an image that T_a
-was confused with. An edit of the anchor's own failure fits the anchor, so the paper's grid never shows it: what fits
-T_hn is an edit of another record, made for T_hn, else its annotated image.
+was confused with. An edit of the anchor's own failure fits the anchor, so the paper's grid never shows it. The image
+that fits T_hn comes from another record, whose edit was made for T_hn; without one it is T_hn's annotated image. The
+caption that fits I_hn is found in the same way.
 
 | fill | pairs of an image and a caption |
 |---|---|

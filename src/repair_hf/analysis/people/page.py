@@ -38,6 +38,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {  # of each task: key on the keyboard ->
     },
 }
 MOST = 10_000  # bytes of an answer
+LENGTH = re.compile(r"[0-9]{1,5}")  # `int` reads signs, underscores and digits of other scripts, too
 
 
 class Judging(ThreadingHTTPServer):
@@ -57,6 +58,7 @@ class Judging(ThreadingHTTPServer):
         self.task: str = json.loads((self.folder / "task.json").read_text())["task"]
         lines = (self.folder / "shown" / "items.jsonl").read_text().splitlines()
         self.items = [json.loads(line) for line in lines]
+        self.pictures = {path.name for path in (self.folder / "shown" / "pictures").glob("*")}
         self.lock = threading.Lock()
         super().__init__((host, port), _Handler)
 
@@ -100,8 +102,11 @@ class _Handler(BaseHTTPRequestHandler):
         return False
 
     def do_GET(self) -> None:
-        address = urlsplit(self.path)
-        picture = self.server.folder / "shown" / "pictures" / Path(address.path).name
+        try:
+            address = urlsplit(self.path)
+        except ValueError:
+            self.send_error(400)
+            return
         if address.path == "/":
             page = render(
                 "judge.html", questions=json.dumps(QUESTIONS[self.server.task]), nonce=secrets.token_urlsafe(16)
@@ -109,15 +114,19 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(page.encode(), "text/html; charset=utf-8")
         elif address.path == "/items" and NAME.fullmatch(name := parse_qs(address.query).get("annotator", [""])[0]):
             self._send(json.dumps(self.server.items_of(name)).encode(), "application/json")
-        elif address.path.startswith("/pictures/") and picture.is_file():
-            self._send(picture.read_bytes(), "image/webp")
+        elif (name := address.path.removeprefix("/pictures/")) in self.server.pictures:
+            self._send((self.server.folder / "shown" / "pictures" / name).read_bytes(), "image/webp")
         else:
             self.send_error(404)
 
     def do_POST(self) -> None:
+        length = self.headers["Content-Length"] or ""
+        if not LENGTH.fullmatch(length) or int(length) > MOST:
+            self.send_error(400)
+            return
         try:
-            row = parse_json(self.rfile.read(min(int(self.headers["Content-Length"]), MOST)))
-        except (TypeError, ValueError, RecursionError):
+            row = parse_json(self.rfile.read(int(length)))
+        except (ValueError, RecursionError):
             row = None
         # A form of another site cannot send this type.
         is_ours = self.path == "/answers" and self.headers["Content-Type"] == "application/json"

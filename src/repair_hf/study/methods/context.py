@@ -17,7 +17,6 @@ import numpy as np
 from datasets import Dataset, Features
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
-from tqdm.auto import tqdm
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.evaluation.words import MODEL
@@ -26,6 +25,7 @@ from repair_hf.llm.cost import known_dollars
 from repair_hf.llm.prompts import Drawing
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
+from repair_hf.runtime.progress import Progress
 from repair_hf.study.methods.method import Maker
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.captions import write
@@ -220,7 +220,7 @@ class MakerContext:
                 waiting.append(row)
             bar.update()
 
-        with tqdm(total=len(rows), desc=title, unit=" samples", disable=None) as bar:
+        with Progress(total=len(rows), desc=title, unit=" samples") as bar:
             await work_through(self.chat, [rows], try_one, *self._candidates.values())
         if waiting and self.chat.batches is not None:
             await self.chat.batches.submit()

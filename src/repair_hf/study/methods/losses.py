@@ -1,6 +1,6 @@
 """Losses of the baselines that several use; the default is `PairObjective("batch")`.
 
-There, a negative caption without an image is a candidate for each image, and looks for none itself.
+There, a negative caption without an image is a candidate for each image, but is no query.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ train`: each edit stands beside the item that it was made from, in the global ba
 | `wo-repair` | no edits | same records: the false positive is the hard negative, opposite the dataset's annotation |
 | `wo-qc` | no audit | every mined failure is edited; `--always-instruct` also keeps those without anything to change |
 | `wo-pqc` | no choice of the candidate | the first of three candidates |
-| `repair-paper` | the paper's grids and grid loss | opposite an anchor's own failures always the best-scored edit |
+| `repair-paper` | the paper's grids and grid loss | beside each own failure: its best edit, else an annotated item |
 | `full-matrix` | the paper's grids, in the global batch | their items are pairs like the anchors |
 | `hard-neg-only` | the paper's grids without positives of the negatives | see `HardNegativesOnly` |
 | `repair-batch`, `repair-grid` | the edits in the global batch alone, or in the grid loss alone | not in the paper |

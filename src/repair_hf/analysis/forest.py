@@ -1,0 +1,90 @@
+"""A forest plot: differences with their intervals and a line at 0, as an inline SVG.
+
+`templates/forest.html` draws it. Beside each interval stand its numbers, and a description holds them all as a text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, floor
+
+import pandas as pd
+
+from repair_hf.analysis.tables import difference_cell, label
+
+WIDTH, SIDE = 340, 12  # of the drawing, and of its margins: the width of a phone, so that letters keep their size
+TITLE, ROW, FOOT = 26, 34, 24  # heights of a measure's name, a difference, and the scale
+LONGEST = 30  # letters of a name
+STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)  # of the scale, in points
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A difference: its name and numbers, and where they are drawn."""
+
+    name: str
+    full_name: str
+    numbers: str  # such as `+1.9 [+0.3, +3.5] *`
+    kind: str  # `rise` or `fall` if the interval excludes 0, else `open`
+    y: float
+    x: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Forest:
+    """What the template draws."""
+
+    titles: list[tuple[str, float]]  # measures, with their y
+    marks: list[Mark]
+    ticks: list[tuple[str, float]]  # labels of the scale, with their x
+    zero: float
+    height: float
+    description: str
+
+    width: int = WIDTH
+
+
+def forest(data: pd.DataFrame) -> Forest:
+    """Lay out differences, by measure.
+
+    Args:
+        data: Columns `comparison`, `metric`, `difference`, `low` and `high`; shares, as fractions.
+    """
+    ends = 100 * data[["low", "high", "difference"]].to_numpy()
+    step = next((each for each in STEPS if ends.max(initial=0) - ends.min(initial=0) <= 6 * each), STEPS[-1])
+    first, last = floor(min(ends.min(), 0) / step), ceil(max(ends.max(), 0) / step)
+    last = max(last, first + 1)
+
+    def across(points: float) -> float:
+        share = (points - first * step) / ((last - first) * step)
+        return round(SIDE + share * (WIDTH - 2 * SIDE), 2)
+
+    titles, marks, y = [], [], 0.0
+    for metric, rows in data.groupby("metric", sort=False):
+        titles.append((label(str(metric)), y + TITLE - 8))
+        y += TITLE
+        for row in rows.to_dict("records"):
+            kind = "rise" if row["low"] > 0 else "fall" if row["high"] < 0 else "open"
+            x, low, high = (across(100 * row[name]) for name in ("difference", "low", "high"))
+            numbers = difference_cell(str(metric), row).strip()
+            marks.append(Mark(_short(row["comparison"]), row["comparison"], numbers, kind, y, x, low, high))
+            y += ROW
+    described = "; ".join(
+        f"{label(metric)}, {name}: {difference_cell(metric, row).strip()}"
+        for metric, name, row in zip(data["metric"], data["comparison"], data.to_dict("records"), strict=True)
+    )
+    return Forest(
+        titles=titles,
+        marks=marks,
+        ticks=[(f"{place * step:g}", across(place * step)) for place in range(first, last + 1)],
+        zero=across(0),
+        height=y + FOOT,
+        description=f"Differences in points, with 95% intervals. {described}.",
+    )
+
+
+def _short(name: str) -> str:
+    half = (LONGEST - 1) // 2
+    return name if len(name) <= LONGEST else f"{name[:half]}…{name[-half:]}"
