@@ -110,7 +110,7 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
     (folder / "parent").mkdir()
     for link in (folder / "good", folder / "parent" / "photos"):
         link.symlink_to(pairs_folder)
-    (folder / "list.json").write_text("[]")
+    (folder / "empty.json").write_text("{}")
     (folder / "latin.csv").write_bytes(b"image,caption\nx.png,caf\xe9\n")
     (folder / "script").mkdir()
     (folder / "script" / "script.py").touch()
@@ -127,13 +127,13 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
     [
         ("parent", {}, "parent` has no captions.jsonl, but a folder in it has: give .*parent/photos"),
         ("absent", {}, r"is not a local file or folder, and cannot be loaded as a dataset: .*[^.]\. Give a folder"),
-        ("good/red_circle.png", {}, r"is a file; only tables \(.csv, .tsv, .jsonl, .parquet\) and caption JSONs"),
+        ("good/red_circle.png", {}, r"is a file; only tables .*.csv, .tsv, .* and caption JSONs"),
         ("good", {"image_id_column": "x"}, "Set `image_id_column`"),
         ("latin.csv", {}, "latin.csv cannot be read as a table: 'utf-8' codec"),
         ("script", {}, "cannot be loaded as a dataset: Dataset scripts are no longer supported"),
         ("absent.json", {}, "absent.json` does not exist"),
-        ("list.json", {}, "`image_folder` must be the folder of the images"),
-        ("list.json", {"image_folder": ".", "group": "shop"}, "`group` shop: only for a table or a dataset"),
+        ("empty.json", {}, "`image_folder` must be the folder of the images"),
+        ("empty.json", {"image_folder": ".", "group": "shop"}, "`group` shop: only for a table or a dataset"),
         (
             "good",
             {"pairs_config": "english", "pairs_revision": "v1"},

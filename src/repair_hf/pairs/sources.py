@@ -5,6 +5,7 @@ No image is decoded here. A row that does not fit the format is collected as a p
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,8 +32,11 @@ from repair_hf.pairs.fetching import fetch_images, is_address
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.rows import ID_COLUMNS, MAYBE_IDS, TEXTS, Listing, Row, image_files, image_ids, plain_texts
 from repair_hf.pairs.tables import TABLES, is_table, load_table
+from repair_hf.pairs.wording import lists_in, without_numbers
 from repair_hf.runtime.hub_access import name_for_datasets
 from repair_hf.runtime.options import PairsOptions, UserError
+
+logger = logging.getLogger(__name__)
 
 # What `datasets` raises: no such data, no network, a damaged file, a header of README.md that is no YAML, ...
 UNLOADABLE = (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, YAMLError, DatasetsError)
@@ -51,7 +55,7 @@ def read_listing(
         UserError: If there is no such source, or it is of no known kind.
     """
     path = Path(options.pairs)
-    if data is None and path.suffix == ".json":
+    if data is None and path.suffix == ".json" and not is_table(path):
         _refuse(options, OF_COLUMNS, "a table or a dataset")
         return _read_annotations(path, options, problems)
     is_here = data is not None or path.exists()
@@ -154,7 +158,7 @@ def _list_rows(
     of_rows = [None if lone else name for name, part in wanted.items() for _ in range(len(part))]
     of_rows = plain_texts(rows, "split") if len(parts) == 1 and "split" in rows.features else of_rows
     if rows.features[options.image_column] in TEXTS:
-        texts = rows[options.image_column][:]
+        texts = without_numbers(rows[options.image_column][:])
         names = [text or name for text, name in zip(texts, names, strict=True)]
         images, lost = _files(texts, Path(options.image_folder or folder), problems)
     else:
@@ -164,7 +168,7 @@ def _list_rows(
     cells = equal_cells(images, "image")
     ids = image_ids(rows.remove_columns(options.image_column), options.image_id_column, names, cells)
     groups = [None] * len(rows) if options.group is None else plain_texts(rows, options.group)
-    listed = map(Row, range(len(rows)), ids, cells, _captions(rows, captions), of_rows, groups)
+    listed = map(Row, range(len(rows)), ids, cells, _captions(rows, captions, options.pairs), of_rows, groups)
     return Listing(images, [row for row in listed if row.image not in lost])
 
 
@@ -231,11 +235,17 @@ def _located(folder: Path, name: str) -> Path:
     return below if os.path.isfile(below) and not os.path.isfile(beside) else beside  # no error for any name
 
 
-def _captions(rows: Dataset, columns: Sequence[str]) -> Iterator[list[Any]]:
+def _captions(rows: Dataset, columns: Sequence[str], source: str) -> Iterator[list[Any]]:
     """Yield the captions of each row, of all columns."""
-    texts = [
-        rows[name][:] if rows.features[name] not in TEXTS else [[one] for one in rows[name][:]] for name in columns
-    ]
+    found = []
+    for name in columns:
+        texts: list[Any] = rows[name][:]
+        if rows.features[name] in TEXTS:
+            lists = lists_in(texts)
+            if lists is not None:
+                logger.info("%s: column `%s` holds lists as text, which are read as lists.", source, name)
+            texts = lists or [[text] for text in texts]
+        found.append(texts)
     return (
-        [text for some in of_row for text in ([None] if some is None else some)] for of_row in zip(*texts, strict=True)
+        [text for some in of_row for text in ([None] if some is None else some)] for of_row in zip(*found, strict=True)
     )
