@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, DatasetDict, Features, Image, Value, concatenate_datasets
+from datasets import Dataset, DatasetDict, DatasetInfo, Features, Image, Value, concatenate_datasets
 
 from repair_hf.pairs.benchmarks import BenchmarkSplit, check_name
 from repair_hf.pairs.choosing import draw_images, rows_of_split
@@ -235,6 +235,9 @@ def _report(problems: Problems, options: PairsOptions, *, is_empty: bool) -> Non
 def _image_table(listing: Listing, rows: list[Row], looks: Sequence[Inspection], options: PairsOptions) -> Dataset:
     """Return the images of some rows; those that are transparent or deeper than 8 bits are drawn in plain RGB."""
     images, places = listing.images, [row.image for row in rows]
+    if images._indices is not None:  # a selection, which `add_column` would copy
+        places = images._indices.column(0).to_numpy()[places].tolist()
+        images = Dataset(images.data, DatasetInfo(features=images.features), fingerprint=images._fingerprint)
     if changed := [place for place, look in enumerate(looks) if look.is_transparent or look.is_deep]:
         logger.info(
             "%d of %d images are transparent or have more than 8 bits; they are drawn in plain RGB, on white.",
@@ -248,7 +251,7 @@ def _image_table(listing: Listing, rows: list[Row], looks: Sequence[Inspection],
     columns = {"image_id": [row.image_id for row in rows]}
     if options.group is not None:
         columns["group"] = [row.group or row.image_id for row in rows]
-    for name, values in columns.items():  # in full length: `add_column` would copy the images of a selection
+    for name, values in columns.items():  # in full length
         of_place = dict(zip(places, values, strict=True))
         images = images.add_column(name, [of_place.get(place, "") for place in range(len(images))])
     images = images.select(places).select_columns(["image_id", "image", *list(columns)[1:]])

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from datasets import ClassLabel, Dataset, Features, Image, Value
 
-TEXTS = (Value("string"), Value("large_string"))
+TEXTS = (Value("string"), Value("large_string"), Value("string_view"))
+BYTES = (Value("binary"), Value("large_binary"), Value("binary_view"))
 ID_COLUMNS = ("image_id", "filename")  # name the images
 MAYBE_IDS = ("cocoid", "id")  # do so where they repeat with the image; else they may number the captions
 IMAGES = Features({"image": Image(decode=False)})

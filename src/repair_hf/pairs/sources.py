@@ -18,6 +18,7 @@ from datasets import (
     Image,
     LargeList,
     List,
+    Value,
     concatenate_datasets,
     load_dataset,
     load_from_disk,
@@ -30,7 +31,7 @@ from repair_hf.pairs.annotations import read_annotations
 from repair_hf.pairs.cells import OutsideFolder, anchored, equal_cells, misplaced, own_folders, undecoded
 from repair_hf.pairs.fetching import fetch_images, is_address
 from repair_hf.pairs.problems import Problems
-from repair_hf.pairs.rows import ID_COLUMNS, MAYBE_IDS, TEXTS, Listing, Row, image_files, image_ids, plain_texts
+from repair_hf.pairs.rows import BYTES, ID_COLUMNS, MAYBE_IDS, TEXTS, Listing, Row, image_files, image_ids, plain_texts
 from repair_hf.pairs.tables import TABLES, is_table, load_table
 from repair_hf.pairs.wording import lists_in, without_numbers
 from repair_hf.runtime.hub_access import name_for_datasets
@@ -124,8 +125,18 @@ def _by_split(data: Dataset | DatasetDict) -> dict[str, Dataset]:
 
 
 def _in_one_piece(data: Dataset) -> Dataset:
-    # `cast` would map it in memory, images and all
-    return Dataset(data.with_format("arrow")[:], info=DatasetInfo(features=data.features))
+    # without a fingerprint `datasets` would hash all images; `cast` would map them in memory
+    whole = Dataset(data.data.table, info=DatasetInfo(features=data.features), fingerprint=data._fingerprint)
+    return whole if data._indices is None else whole.select(data._indices.column(0).to_numpy())
+
+
+def _with_images(rows: Dataset, column: str) -> Dataset:
+    """Let a column of image files, as bytes or as a struct of bytes and path, be one of images."""
+    kind = rows.features.get(column)
+    if kind == Value("binary_view"):  # which Image cannot be cast from
+        rows = rows.cast_column(column, Value("large_binary"))
+    is_struct = isinstance(kind, dict) and {"bytes"} <= set(kind) <= {"bytes", "path"}
+    return rows.cast_column(column, Image()) if kind in BYTES or is_struct else rows
 
 
 def _list_rows(
@@ -149,6 +160,7 @@ def _list_rows(
     if splits[0] in parts and len(parts) > 1 and options.group is None:
         wanted = {name: parts[name] for name in splits if name in parts}
     captions = _caption_columns(options.caption_column, next(iter(wanted.values())).column_names)
+    wanted = {name: _with_images(part, options.image_column) for name, part in wanted.items()}
     for part in wanted.values():
         _check_columns(part, options, captions, takes_paths=own is None)
     needed = [name for name in (options.image_column, *captions, options.image_id_column, options.group) if name]
@@ -188,7 +200,8 @@ def _check_columns(rows: Dataset, options: PairsOptions, captions: Sequence[str]
     image = rows.features[options.image_column]
     if not isinstance(image, Image) and not (image in TEXTS and takes_paths):
         raise UserError(
-            f"Column `{options.image_column}` of `{options.pairs}` holds {image}; cast it to `datasets.Image()`."
+            f"Column `{options.image_column}` of `{options.pairs}` holds {image}; it must hold image files: their "
+            "bytes, paths, or `datasets.Image()`. Set `image_column` to such a column."
         )
     for name in captions:
         caption = rows.features[name]
