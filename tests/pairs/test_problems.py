@@ -127,7 +127,7 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
     [
         ("parent", {}, "parent` has no captions.jsonl, but a folder in it has: give .*parent/photos"),
         ("absent", {}, r"is not a local file or folder, and cannot be loaded as a dataset: .*[^.]\. Give a folder"),
-        ("good/red_circle.png", {}, r"is a file; only tables .*.csv, .tsv, .* and caption JSONs"),
+        ("good/red_circle.png", {}, r"is a file; only tables .*.csv, .tsv, .*, .json and .tar are read"),
         ("good", {"image_id_column": "x"}, "Set `image_id_column`"),
         ("latin.csv", {}, "latin.csv cannot be read as a table: 'utf-8' codec"),
         ("script", {}, "cannot be loaded as a dataset: Dataset scripts are no longer supported"),

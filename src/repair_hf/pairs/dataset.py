@@ -203,7 +203,10 @@ def _usable(
     found = inspect_images(listing.images.select([row.image for row in rows]))
     for row, each in zip(rows, found, strict=True):
         if each.problem is not None:
-            problems.add(each.problem, row.image_id)
+            path = (listing.images[row.image]["image"] or {}).get("path") or ""
+            problems.add(
+                each.problem, row.image_id if path.endswith(row.image_id) or not path else f"{row.image_id}: {path}"
+            )
     usable = [(row, each) for row, each in zip(rows, found, strict=True) if each.problem is None]
     if expected is not None:
         expected.check_usable(wanted, [row for row, _ in usable])
