@@ -108,3 +108,13 @@ def test_copies_of_a_file_are_one_image_on_one_side(tmp_path, caplog, layout, sp
     assert len(found) == 30 and all(len(splits) == 1 for splits in found.values())
     said = "30 images stand in several splits, such as" in caplog.text
     assert said == (splits == "explicit" and layout != "COCO JSON")
+
+
+def test_karpathys_val_is_the_validation_split(tmp_path):
+    for k in range(2):
+        PIL.Image.new("RGB", (8, 8), (k, 0, 0)).save(tmp_path / f"{k}.png")
+    rows = [{"image": f"{k}.png", "captions": ["a"], "split": split} for k, split in enumerate(["train", "val"])]
+    (tmp_path / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for name in ("val", "validation"):
+        assert load_pairs(tmp_path, split=name).images["image_id"][:] == ["1.png"]
+    assert places("val", ROWS) == places("validation", ROWS)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, Features, Image, Value
 
-from repair_hf.pairs.dataset import Problem, load_pairs
+from repair_hf.pairs.dataset import Pairs, Problem, load_pairs
 from repair_hf.runtime.options import UserError
 from tests.pairs.made_sources import as_dataset, kinds, rows_of, write
 
@@ -147,6 +147,12 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
 def test_refuses(sources, source, options, message):
     with pytest.raises(UserError, match=message):
         load_pairs(sources / source, split="all", **options)
+
+
+def test_a_dataset_in_memory_is_told_of_its_own_arguments(pairs_folder):
+    for name in ("image", "caption", "image_id"):
+        with pytest.raises(UserError, match=f"has no column `x`; .*Set `{name}`."):
+            Pairs.from_dataset(as_dataset(pairs_folder), **{name: "x"})
 
 
 def test_a_caption_column_of_another_name(sources):

@@ -75,7 +75,11 @@ class Pairs:
         """
         expect(data, (Dataset, DatasetDict), "data", "a Dataset or a DatasetDict; `load_pairs` takes a path or Hub id")
         columns = {"image_column": image, "caption_column": caption, "image_id_column": image_id}
-        return load_pairs(data, split=split, strict=strict, **columns)
+        try:
+            return load_pairs(data, split=split, strict=strict, **columns)
+        except UserError as error:
+            error.args = (str(error).replace("_column`", "`"),)  # the names of this function
+            raise
 
     def __len__(self) -> int:
         """Return the number of captions."""

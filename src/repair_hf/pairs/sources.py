@@ -128,7 +128,7 @@ def _load_dataset(options: PairsOptions, problems: Problems) -> Dataset | Datase
         raise
     except UNLOADABLE as error:
         here = "" if path.exists() else "is not a local file or folder, and "
-        reason = " ".join(str(error).split())[:300].rstrip(".")
+        reason = " ".join(str(error).split())[:400].rstrip(".")
         raise UserError(
             f"`{source}` {here}cannot be loaded as a dataset: {reason}. Give a folder with captions.jsonl, a "
             "table, a COCO caption JSON, or the Hub id or folder of a dataset."
