@@ -42,6 +42,7 @@ def load_table(file: Path, problems: Problems) -> Dataset:
     try:
         if kind == ".parquet":
             return Dataset.from_parquet(str(file))
+        lines: Iterator[tuple[int, Any]]
         if kind == ".json":
             lines = enumerate(parse_json(file.read_bytes()), start=1)
         else:
