@@ -24,6 +24,8 @@ STUDY = "study --output $out"
             "is neither a folder nor a retriever of the toy world: world/base, world/narrow.",
         ),
         (f"{MINE} --split dev", "has no image in split `dev`"),
+        (f"{MINE} --image-id-column x", "has no column `x`; it has ['image', 'captions']. Set `--image-id-column`."),
+        (f"{TRAIN} --epochs 3", "`--num-train-epochs` for `--epochs`"),
         (f"{MINE} --search-effort 2", "`search_effort` 2 needs an index, and `search` is exact; give `search` ivf"),
         (f"{TRAIN} --records /nowhere", "holds no records"),
         (f"{TRAIN} --output-dir elsewhere", "Did you mean `--output` for `--output-dir`?"),

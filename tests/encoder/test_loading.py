@@ -12,6 +12,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.opening import open_retriever
 from repair_hf.runtime.options import UserError
 
 WEIGHTS, CONFIG, TOKENS, PROCESSOR = "model.safetensors", "config.json", "tokenizer.json", "processor_config.json"
@@ -108,3 +109,11 @@ def test_files_of_other_programs_beside_a_checkpoint_are_no_harm(clip_folder, tm
         (folder / name).write_text("[]")
     weights(lambda tensors: tensors.update({"text_model.embeddings.old": tensors["logit_scale"].clone()}))(folder)
     assert DualEncoder.from_pretrained(folder, device="cpu").digest
+
+
+def test_a_model_of_another_family_is_named(tmp_path):
+    from transformers import Owlv2Config
+
+    Owlv2Config(text_config={}, vision_config={}).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="its config.json is of Owlv2, and a model with .*needed. Give such a model"):
+        open_retriever(tmp_path, device="cpu")

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, Features, Image, Value
 
-from repair_hf.pairs.dataset import Problem, load_pairs
+from repair_hf.pairs.dataset import Pairs, Problem, load_pairs
 from repair_hf.runtime.options import UserError
 from tests.pairs.made_sources import as_dataset, kinds, rows_of, write
 
@@ -110,7 +110,7 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
     (folder / "parent").mkdir()
     for link in (folder / "good", folder / "parent" / "photos"):
         link.symlink_to(pairs_folder)
-    (folder / "list.json").write_text("[]")
+    (folder / "empty.json").write_text("{}")
     (folder / "latin.csv").write_bytes(b"image,caption\nx.png,caf\xe9\n")
     (folder / "script").mkdir()
     (folder / "script" / "script.py").touch()
@@ -127,13 +127,13 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
     [
         ("parent", {}, "parent` has no captions.jsonl, but a folder in it has: give .*parent/photos"),
         ("absent", {}, r"is not a local file or folder, and cannot be loaded as a dataset: .*[^.]\. Give a folder"),
-        ("good/red_circle.png", {}, r"is a file; only tables \(.csv, .tsv, .jsonl, .parquet\) and caption JSONs"),
+        ("good/red_circle.png", {}, r"is a file; only tables .*.csv, .tsv, .*, .json and .tar are read"),
         ("good", {"image_id_column": "x"}, "Set `image_id_column`"),
         ("latin.csv", {}, "latin.csv cannot be read as a table: 'utf-8' codec"),
         ("script", {}, "cannot be loaded as a dataset: Dataset scripts are no longer supported"),
         ("absent.json", {}, "absent.json` does not exist"),
-        ("list.json", {}, "`image_folder` must be the folder of the images"),
-        ("list.json", {"image_folder": ".", "group": "shop"}, "`group` shop: only for a table or a dataset"),
+        ("empty.json", {}, "`image_folder` must be the folder of the images"),
+        ("empty.json", {"image_folder": ".", "group": "shop"}, "`group` shop: only for a table or a dataset"),
         (
             "good",
             {"pairs_config": "english", "pairs_revision": "v1"},
@@ -147,6 +147,12 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
 def test_refuses(sources, source, options, message):
     with pytest.raises(UserError, match=message):
         load_pairs(sources / source, split="all", **options)
+
+
+def test_a_dataset_in_memory_is_told_of_its_own_arguments(pairs_folder):
+    for name in ("image", "caption", "image_id"):
+        with pytest.raises(UserError, match=f"has no column `x`; .*Set `{name}`."):
+            Pairs.from_dataset(as_dataset(pairs_folder), **{name: "x"})
 
 
 def test_a_caption_column_of_another_name(sources):

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 from datasets import load_dataset
+from PIL import Image
 
 from repair_hf.cli.main import main
 from repair_hf.records.triplets import FEATURES, export_triplets
@@ -44,9 +45,14 @@ def test_a_record_gives_four_triplets(illustrated, illustrated_folder, pairs_fol
 
 def test_records_of_other_pairs(illustrated, tmp_path):
     pairs, records = illustrated
+    strange = Image.new("RGB", (48, 40), (1, 2, 3))  # a picture of these pairs would be found whatever its id
+
+    def of_others(row: dict) -> dict:
+        return {"fp_id": "x"} | ({"fp_image": strange} if row["direction"] == "t2i" else {})
+
     with pytest.raises(ValueError, match="No record names a false positive of these pairs. Give the pairs"):
-        export_triplets(records.map(lambda row: {"fp_id": "x"}), pairs, tmp_path / "none")
+        export_triplets(records.map(of_others), pairs, tmp_path / "none")
     known = next(row for row in records if row["direction"] == "t2i")["fp_id"]
-    some = records.map(lambda row: {"fp_id": row["fp_id"] if row["fp_id"] == known else "x"})
+    some = records.map(lambda row: {} if row["fp_id"] == known else of_others(row))
     n = sum(row["fp_id"] == known for row in records)
     assert export_triplets(some, pairs, tmp_path / "some") == {"text_to_image": 24, "image_to_text": 24 + 2 * n}

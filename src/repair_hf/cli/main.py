@@ -14,6 +14,7 @@ import errno
 import gc
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterable, Sequence
@@ -161,7 +162,8 @@ class _Formatter(logging.Formatter):
 
 def _run(words: list[str]) -> None:
     from repair_hf.cli.subcommands import load_command
-    from repair_hf.runtime.command_line import parse
+    from repair_hf.runtime.command_line import as_flag, parse
+    from repair_hf.runtime.options import UserError, fields_of
 
     name, rest = words[0], words[1:]
     description = COMMANDS[_known(name, COMMANDS, "command")]
@@ -181,7 +183,12 @@ def _run(words: list[str]) -> None:
     from transformers.utils import logging as transformers_logging  # here, because `--help` ends in `parse`
 
     transformers_logging.disable_progress_bar()  # for loading and saving models; downloads keep theirs
-    run(*filled)
+    try:
+        run(*filled)
+    except UserError as error:  # what Python calls `max_images` is a flag here
+        names = {name for kind in options for name in fields_of(kind) if "_" in name}
+        error.args = (re.sub(r"`(\w+)`", lambda at: f"`{as_flag(at[1])}`" if at[1] in names else at[0], str(error)),)
+        raise
 
 
 def _known(word: str, words: Iterable[str], what: str) -> str:

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
 from repair_hf.encoder.embedder import Embedder, settled
 from repair_hf.encoder.models import load_model
+from repair_hf.encoder.padding import check_padding, settle_end
 from repair_hf.encoder.preprocessing import Preprocessor, report_captions
 from repair_hf.encoder.token_store import TokenStore
 from repair_hf.runtime.options import expect
@@ -33,7 +35,7 @@ class DualEncoder(Embedder):
             and vectors are float32.
 
     Raises:
-        UserError: If an argument is of a wrong type, or batch size or precision is not valid.
+        UserError: If an argument is of a wrong type, batch size or precision is not valid, or padding changes vectors.
 
     Example:
         >>> encoder = DualEncoder.from_pretrained("openai/clip-vit-base-patch32")
@@ -59,6 +61,10 @@ class DualEncoder(Embedder):
         )
         super().__init__(device, batch_size, precision)
         self.model, self.preprocessor = model.to(self.device), preprocessor  # type: ignore[arg-type]
+        settle_end(model, preprocessor.processor.tokenizer, self.origin)
+        if not preprocessor.pads_fully:
+            is_exact = precision == "fp32" and model.dtype == torch.float32
+            check_padding(self._together, self.origin, is_exact=is_exact)
 
     @classmethod
     def from_pretrained(
@@ -110,7 +116,8 @@ class DualEncoder(Embedder):
 
     def report_captions(self, captions: Sequence[str]) -> int:
         """Count the captions that are truncated, and log a warning if there are any."""
-        return report_captions(self.preprocessor.processor.tokenizer, self.preprocessor.max_length, captions)
+        tokenizer, longest = self.preprocessor.processor.tokenizer, self.preprocessor.max_length
+        return report_captions(tokenizer, longest, self.preprocessor.as_trained(captions[:]))
 
     def _image_vectors(self, images: Any, share: slice) -> Iterator[torch.Tensor]:
         for pixels in self.preprocessor.batches(images, self.batch_size, share):  # (B, 3, H, W)
@@ -129,6 +136,11 @@ class DualEncoder(Embedder):
                 features.append(self._text_features(tokens[batch.numpy()]).cpu())
                 done(len(batch))
         return torch.cat(features)[order.argsort()]
+
+    def _together(self, texts: list[str]) -> torch.Tensor:
+        """Embed some captions in one batch."""
+        with self._inference():
+            return self._text_features(TokenStore(self.preprocessor, [texts])[np.arange(len(texts))]).cpu()
 
     def _text_features(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         inputs = {name: ids.to(self.device) for name, ids in inputs.items()}

@@ -224,6 +224,11 @@ def _other_format(model: str) -> str | None:
 
 def _reason(error: Exception) -> str:
     said = " ".join(str(error).split())[:200].rstrip(". ") or type(error).__name__
+    if found := re.search(r"Unrecognized configuration class .*\.(\w+)Config'", str(error)):
+        return (
+            f"its {CONFIG} is of {found[1]}, and a model with `get_image_features` and `get_text_features` is needed. "
+            "Give such a model, or one of sentence-transformers that reads images and texts."
+        )
     if isinstance(error, pickle.UnpicklingError):
         return "its weights are a pickle that is damaged or would run code. Give a checkpoint with model.safetensors."
     if isinstance(error, SafetensorError):

@@ -38,8 +38,10 @@ from repair_hf.runtime.run_folder import digest
 
 logger = logging.getLogger(__name__)
 
-# Their text towers read the last position, and were trained on captions padded to the full length, without a mask.
+# Their text towers read the last position, and were trained on captions in lower case, padded at the end to the full
+# length, without a mask. The tokenizer of SigLIP 2 on the Hub keeps the case.
 PADDED_TO_FULL_LENGTH = ("siglip", "siglip2")
+RIGHT = "right"
 CAUSAL = ("clip",)  # text towers that read the end token and never attend to what follows it
 RESIZED_BY_PILLOW = (CLIPImageProcessorPil, SiglipImageProcessorPil)
 DECODED_AT_ONCE = 8  # by each thread: a photograph takes 40 MB before it is resized
@@ -95,8 +97,13 @@ class Preprocessor:
     def digest(self) -> str:
         """A digest of everything that affects pixels and token ids."""
         tokenizer = self.processor.tokenizer
-        padding = [tokenizer.padding_side, tokenizer.pad_token_id] if self.pads_fully else []  # padding is read
+        padding = [RIGHT, tokenizer.pad_token_id] if self.pads_fully else []  # padding is read
+        padding += ["lower case"] if self.pads_fully and keeps_case(tokenizer) else []
         return digest([self.image_digest, self.max_length, self.pads_fully, tokenizer_settings(tokenizer), *padding])
+
+    def as_trained(self, captions: Sequence[str]) -> list[str]:
+        """Return captions in the case in which the model was trained on them, if its tokenizer may keep another."""
+        return [caption.lower() for caption in captions] if self.pads_fully else list(captions)
 
     def images(self, images: Sequence[PIL.Image.Image]) -> Tensor:
         """Resize and crop images of any mode as the model's processor does, without rescaling and normalizing.
@@ -125,7 +132,9 @@ class Preprocessor:
     def token_ids(self, captions: Sequence[str]) -> list[list[int]]:
         """Tokenize captions, truncated to the model's maximal length. SigLIP's are padded to it, as in training."""
         how: dict[str, Any] = {"padding": "max_length" if self.pads_fully else False, "max_length": self.max_length}
-        found = self.processor.tokenizer(list(captions), truncation=True, return_attention_mask=False, **how)
+        how |= {"padding_side": RIGHT} if self.pads_fully else {}
+        texts = self.as_trained(captions)
+        found = self.processor.tokenizer(texts, truncation=True, return_attention_mask=False, **how)
         return found["input_ids"]
 
     def batches(self, images: Any, size: int, share: slice) -> Iterator[Tensor]:
@@ -190,6 +199,11 @@ def tokenizer_settings(tokenizer: Any) -> Any:
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     of_the_last_call = ("padding", "truncation")
     return {part: state[part] for part in state if part not in of_the_last_call}
+
+
+def keeps_case(tokenizer: Any) -> bool:
+    """Return whether a tokenizer gives a capital letter another id."""
+    return tokenizer("A")["input_ids"] != tokenizer("a")["input_ids"]
 
 
 def read_images(images: Any, start: int, stop: int) -> Any:

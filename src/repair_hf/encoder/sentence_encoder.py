@@ -18,12 +18,15 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from repair_hf.encoder.embedder import Embedder, settled
+from repair_hf.encoder.padding import check_padding, settle_end
 from repair_hf.encoder.preprocessing import (
     DECODED_AT_ONCE,
     PADDED_TO_FULL_LENGTH,
+    RIGHT,
     ahead,
     cuts_of,
     image_settings,
+    keeps_case,
     read_images,
     report_captions,
     tokenizer_settings,
@@ -54,7 +57,7 @@ class SentenceEncoder(Embedder):
         precision: Precision of the matrix products (autocast), see `DualEncoder`.
 
     Raises:
-        UserError: If the model does not read both images and texts.
+        UserError: If the model does not read both images and texts, or padding changes its vectors.
     """
 
     def __init__(
@@ -78,6 +81,11 @@ class SentenceEncoder(Embedder):
         self.query_prompt = model.prompts.get("query") if query_prompt is None else query_prompt
         self.document_prompt = model.prompts.get("document") if document_prompt is None else document_prompt
         self._padding = _full_padding(model)
+        self._lowers = any(map(_is_siglip, model.modules()))
+        if isinstance(model.tokenizer, PreTrainedTokenizerBase):
+            settle_end(model, model.tokenizer, self._origin)
+        weights = next(model.parameters(), torch.empty(0))
+        check_padding(self._together, self._origin, is_exact=precision == "fp32" and weights.dtype == torch.float32)
 
     @classmethod
     def from_pretrained(
@@ -126,6 +134,7 @@ class SentenceEncoder(Embedder):
         version, model = importlib.metadata.version("sentence-transformers"), self.model
         decides = [version, repr(model), model.truncate_dim, model.prompts.get(model.default_prompt_name)]
         decides += [self.query_prompt, self.document_prompt, self._padding]
+        decides += ["lower case"] if self._lowers and keeps_case(model.tokenizer) else []
         for module in model.modules():
             if isinstance(module, PreTrainedModel):
                 decides.append(settled(module.config.to_dict()))
@@ -143,7 +152,7 @@ class SentenceEncoder(Embedder):
         tokenizer, longest = self.model.tokenizer, self.model.max_seq_length
         if not isinstance(tokenizer, PreTrainedTokenizerBase) or longest is None:
             return 0
-        return report_captions(tokenizer, longest, captions)
+        return report_captions(tokenizer, longest, self._as_trained(captions[:]))
 
     def _image_vectors(self, images: Any, share: slice) -> Iterator[torch.Tensor]:
         def load(cut: tuple[int, int]) -> list[Any]:
@@ -156,21 +165,28 @@ class SentenceEncoder(Embedder):
         )
         for start, stop in cuts:
             some = list(islice(pictures, stop - start))
-            yield self._encode(self.model.encode_document, some, self.document_prompt)
+            yield self._encode(self.model.encode_document, some, self.document_prompt, self.batch_size)
 
     def _text_vectors(self, texts: list[str], done: Callable[[int], Any]) -> torch.Tensor:
-        # as a dict, or the library would open a caption that is the address or path of an image
-        some = [{"text": text} for text in texts]
-        vectors = self._encode(self.model.encode_query, some, self.query_prompt, **self._padding)
-        done(len(some))
+        vectors = self._together(texts, self.batch_size)
+        done(len(texts))
         return vectors
 
-    def _encode(self, encode: Any, items: list[Any], prompt: str | None, **how: Any) -> torch.Tensor:
+    def _together(self, texts: list[str], batch_size: int = 2) -> torch.Tensor:
+        # as a dict, or the library would open a caption that is the address or path of an image
+        some = [{"text": text} for text in self._as_trained(texts)]
+        prompt = self.query_prompt and self._as_trained([self.query_prompt])[0]
+        return self._encode(self.model.encode_query, some, prompt, batch_size, **self._padding)
+
+    def _as_trained(self, texts: Sequence[str]) -> list[str]:
+        return [text.lower() for text in texts] if self._lowers else list(texts)
+
+    def _encode(self, encode: Any, items: list[Any], prompt: str | None, batch_size: int, **how: Any) -> torch.Tensor:
         with self._autocast():
             found = encode(
                 items,
                 prompt=prompt,
-                batch_size=self.batch_size,
+                batch_size=batch_size,
                 show_progress_bar=False,
                 convert_to_tensor=True,
                 **how,
@@ -184,6 +200,11 @@ def is_sentence_transformer(model: Any) -> bool:
     return library is not None and isinstance(model, library.SentenceTransformer)
 
 
+def _is_siglip(module: Any) -> bool:
+    kind = getattr(getattr(module, "config", None), "model_type", None)
+    return hasattr(module, "processor") and kind in PADDED_TO_FULL_LENGTH
+
+
 def _full_padding(model: Any) -> dict[str, Any]:
     """Return the options by which captions get the padding that SigLIP was trained with, if that is what it is.
 
@@ -192,12 +213,13 @@ def _full_padding(model: Any) -> dict[str, Any]:
     """
     for module in model.modules():
         config: Any = getattr(module, "config", None)
-        if not hasattr(module, "processor") or getattr(config, "model_type", None) not in PADDED_TO_FULL_LENGTH:
+        if not _is_siglip(module):
             continue
         if "padding" in getattr(module, "processing_kwargs", {}).get("text", {}):
             return {}
         longest = min(module.tokenizer.model_max_length, config.text_config.max_position_embeddings)
         text = {"padding": "max_length", "max_length": longest, "return_attention_mask": False}
+        text |= {"padding_side": RIGHT} if module.tokenizer.padding_side != RIGHT else {}
         return {"processing_kwargs": {"text": text}}
     return {}
 

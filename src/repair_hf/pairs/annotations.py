@@ -11,7 +11,7 @@ from pathlib import Path
 
 from repair_hf.pairs.cells import equal_cells
 from repair_hf.pairs.problems import Problems
-from repair_hf.pairs.rows import Listing, Row, image_files
+from repair_hf.pairs.rows import Listing, Row, image_files, located, name_in
 from repair_hf.runtime.files import REPAIR, read_json
 from repair_hf.runtime.options import UserError
 
@@ -49,8 +49,15 @@ def _karpathy(images: list, folder: Path, problems: Problems) -> Listing:
         match image:
             case {"filename": str() as name, "split": str() as split, "sentences": list() as sentences} if name:
                 path = _filepath(image)
-                file = folder / path / name if has_folder[path] else folder / name
-                rows.append((name, file, [s.get("raw") if isinstance(s, dict) else None for s in sentences], split))
+                file = located(folder / path if has_folder[path] else folder, name)
+                rows.append(
+                    (
+                        name_in(folder, name),
+                        file,
+                        [s.get("raw") if isinstance(s, dict) else None for s in sentences],
+                        split,
+                    )
+                )
             case _:
                 problems.add("malformed_row", f"images[{place}]")
     return _listing(rows)
@@ -77,7 +84,9 @@ def _coco(images: list, annotations: list, folder: Path, problems: Problems) -> 
                 seen.add(number)
             case _:
                 problems.add("malformed_row", f"annotations[{place}]")
-    return _listing([(name, folder / name, captions[key], None) for key, name in names.items()])
+    return _listing(
+        [(name_in(folder, name), located(folder, name), captions[key], None) for key, name in names.items()]
+    )
 
 
 def _coco_images(images: list, problems: Problems) -> dict[int | str, str]:

@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +19,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.file_download import repo_folder_name
 
 CELLS_PER_READ = 256
+MIDDLE = 4096  # bytes
 
 
 class OutsideFolder(OSError):
@@ -98,20 +98,33 @@ def misplaced(rows: Dataset, column: str, folders: Sequence[str | Path]) -> dict
 
 
 def equal_cells(rows: Dataset, column: str) -> list[int]:
-    """Number the images of a column: cells of the same file, or of the same bytes, share a number; no others do."""
-    keys: list[Any] = []
-    blocks = undecoded(rows, column).with_format("arrow")
-    lengths = [pc.binary_length(_fields(table[column])[0]).to_pylist() for table in blocks.iter(CELLS_PER_READ)]
-    often = Counter(length for block in lengths for length in block)  # of another length, of other bytes
-    for table, sizes in zip(blocks.iter(CELLS_PER_READ), lengths, strict=True):
-        contents, paths = _fields(table[column])
-        for content, path, size in zip(contents, paths.to_pylist(), sizes, strict=True):
-            if size is not None and often[size] > 1:
-                keys.append(hashlib.sha256(content.as_buffer()).digest())
-            else:
-                keys.append(os.path.normpath(path) if size is None and path else len(keys))
-    numbers: dict[Any, int] = {}
-    return [numbers.setdefault(key, len(numbers)) for key in keys]
+    """Number the images of a column: files and cells of equal bytes share a number; no others do."""
+    images, first = undecoded(rows, column).with_format("arrow"), dict[str, int]()
+    paths = [path and os.path.normpath(path) for path in _paths(images, column)]
+    of_row = [first.setdefault(path, row) if path else row for row, path in enumerate(paths)]
+    keys: dict[int, tuple] = dict.fromkeys(of_row, ())  # each file is read once
+    for share in (0, 1, 2):  # bytes of another length, or with another part in the middle, are others
+        often, starts = Counter(keys.values()), range(0, len(images), CELLS_PER_READ)
+        for start, table in zip(starts, images.iter(CELLS_PER_READ), strict=True):
+            for row, content in enumerate(_fields(table[column])[0], start):
+                if row in keys and often[keys[row]] > 1:
+                    found = _read(content, paths[row], share)
+                    keys[row] += (("alone", row) if found is None else found,)
+    numbers: dict[tuple, int] = {}
+    return [numbers.setdefault(keys[row], len(numbers)) for row in of_row]
+
+
+def _read(content: pa.Scalar, path: str | None, share: int) -> int | bytes | None:
+    """Return the size of an image file, or a digest of a part in its middle, or of all; None if it cannot be read."""
+    if not content.is_valid and not os.path.isfile(path or ""):  # a device or a pipe may never end
+        return None
+    try:
+        with pa.BufferReader(content.as_buffer()) if content.is_valid else open(path or "", "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(size // 2 if share == 1 else 0)
+            return hashlib.sha256(file.read(MIDDLE if share == 1 else size)).digest() if share else size
+    except OSError:
+        return None
 
 
 def _fields(cells: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:

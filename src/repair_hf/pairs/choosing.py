@@ -18,6 +18,7 @@ from repair_hf.runtime.options import UserError
 
 logger = logging.getLogger(__name__)
 
+SAME = {"val": "validation", "validation": "val"}  # Karpathy's name of the split, and that of `datasets`
 PARTS = ("train", "validation", "test")  # of a source without splits
 
 
@@ -27,6 +28,8 @@ def rows_of_split(
     """Return the rows of some splits, which must be those of the benchmark `expected`, if any."""
     rows = listing.rows
     if wanted != ("all",) and rows:
+        have = {row.split for row in rows if row.split is not None} if listing.has_splits else set(PARTS)
+        wanted = [SAME[name] if name not in have and SAME.get(name) in have else name for name in wanted]
         rows = rows if listing.has_splits else _with_parts(rows, wanted[0], source)
         for row in rows:
             if row.split is None:

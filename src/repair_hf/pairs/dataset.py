@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, DatasetDict, Features, Image, Value, concatenate_datasets
+from datasets import Dataset, DatasetDict, DatasetInfo, Features, Image, Value, concatenate_datasets
 
 from repair_hf.pairs.benchmarks import BenchmarkSplit, check_name
 from repair_hf.pairs.choosing import draw_images, rows_of_split
@@ -75,7 +75,11 @@ class Pairs:
         """
         expect(data, (Dataset, DatasetDict), "data", "a Dataset or a DatasetDict; `load_pairs` takes a path or Hub id")
         columns = {"image_column": image, "caption_column": caption, "image_id_column": image_id}
-        return load_pairs(data, split=split, strict=strict, **columns)
+        try:
+            return load_pairs(data, split=split, strict=strict, **columns)
+        except UserError as error:
+            error.args = (str(error).replace("_column`", "`"),)  # the names of this function
+            raise
 
     def __len__(self) -> int:
         """Return the number of captions."""
@@ -203,7 +207,10 @@ def _usable(
     found = inspect_images(listing.images.select([row.image for row in rows]))
     for row, each in zip(rows, found, strict=True):
         if each.problem is not None:
-            problems.add(each.problem, row.image_id)
+            path = (listing.images[row.image]["image"] or {}).get("path") or ""
+            problems.add(
+                each.problem, row.image_id if path.endswith(row.image_id) or not path else f"{row.image_id}: {path}"
+            )
     usable = [(row, each) for row, each in zip(rows, found, strict=True) if each.problem is None]
     if expected is not None:
         expected.check_usable(wanted, [row for row, _ in usable])
@@ -235,6 +242,9 @@ def _report(problems: Problems, options: PairsOptions, *, is_empty: bool) -> Non
 def _image_table(listing: Listing, rows: list[Row], looks: Sequence[Inspection], options: PairsOptions) -> Dataset:
     """Return the images of some rows; those that are transparent or deeper than 8 bits are drawn in plain RGB."""
     images, places = listing.images, [row.image for row in rows]
+    if images._indices is not None:  # a selection, which `add_column` would copy
+        places = images._indices.column(0).to_numpy()[places].tolist()
+        images = Dataset(images.data, DatasetInfo(features=images.features), fingerprint=images._fingerprint)
     if changed := [place for place, look in enumerate(looks) if look.is_transparent or look.is_deep]:
         logger.info(
             "%d of %d images are transparent or have more than 8 bits; they are drawn in plain RGB, on white.",
@@ -248,7 +258,7 @@ def _image_table(listing: Listing, rows: list[Row], looks: Sequence[Inspection],
     columns = {"image_id": [row.image_id for row in rows]}
     if options.group is not None:
         columns["group"] = [row.group or row.image_id for row in rows]
-    for name, values in columns.items():  # in full length: `add_column` would copy the images of a selection
+    for name, values in columns.items():  # in full length
         of_place = dict(zip(places, values, strict=True))
         images = images.add_column(name, [of_place.get(place, "") for place in range(len(images))])
     images = images.select(places).select_columns(["image_id", "image", *list(columns)[1:]])

@@ -29,8 +29,8 @@ Fetched = tuple[Path, str | None]  # the file of an image, and why it is not the
 
 
 def is_address(name: str) -> bool:
-    """Return whether the name of an image is an address, of whatever scheme."""
-    return "://" in name
+    """Return whether the name of an image is an address, of whatever scheme but that of files."""
+    return "://" in name and not name.startswith("file://")
 
 
 def fetched_folder() -> Path:

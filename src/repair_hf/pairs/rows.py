@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.request import url2pathname
 
 from datasets import ClassLabel, Dataset, Features, Image, Value
 
-TEXTS = (Value("string"), Value("large_string"))
+TEXTS = (Value("string"), Value("large_string"), Value("string_view"))
+BYTES = (Value("binary"), Value("large_binary"))
 ID_COLUMNS = ("image_id", "filename")  # name the images
 MAYBE_IDS = ("cocoid", "id")  # do so where they repeat with the image; else they may number the captions
 IMAGES = Features({"image": Image(decode=False)})
@@ -41,6 +45,29 @@ def image_files(paths: Iterable[str | Path | None]) -> Dataset:
     """Return a column of image files, without opening them; None for an absent image."""
     cells = [None if path is None else {"bytes": None, "path": str(path)} for path in paths]
     return Dataset.from_dict({"image": cells}, features=IMAGES)
+
+
+def located(folder: Path, name: str) -> Path:
+    """Return the path of an image in a folder, which is absolute, or in the folder's `images`, if it is there.
+
+    A Mac may have encoded the accents of its name in another form than the table.
+    """
+    name = _without_scheme(name)
+    forms = dict.fromkeys([name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD"))])
+    paths = [place / form for place in (folder, folder / "images") for form in forms]
+    return next(filter(os.path.isfile, paths), paths[0])  # no error for any name
+
+
+def name_in(folder: Path, name: str) -> str:
+    """Return the id of an image that is named by an absolute path: ids are published, and its folder may move."""
+    path = Path(_without_scheme(name))
+    if not path.is_absolute():
+        return name
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
+
+
+def _without_scheme(name: str) -> str:
+    return url2pathname(name[len("file://") :]) if name.startswith("file://") else name
 
 
 def image_ids(rows: Dataset, column: str | None, names: list[str], cells: list[int]) -> list[str]:

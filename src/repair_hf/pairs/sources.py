@@ -5,11 +5,12 @@ No image is decoded here. A row that does not fit the format is collected as a p
 
 from __future__ import annotations
 
-import os
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from datasets import (
     Dataset,
     DatasetDict,
@@ -28,11 +29,27 @@ from yaml import YAMLError
 from repair_hf.pairs.annotations import read_annotations
 from repair_hf.pairs.cells import OutsideFolder, anchored, equal_cells, misplaced, own_folders, undecoded
 from repair_hf.pairs.fetching import fetch_images, is_address
+from repair_hf.pairs.folders import KINDS, load_folder
 from repair_hf.pairs.problems import Problems
-from repair_hf.pairs.rows import ID_COLUMNS, MAYBE_IDS, TEXTS, Listing, Row, image_files, image_ids, plain_texts
+from repair_hf.pairs.rows import (
+    BYTES,
+    ID_COLUMNS,
+    MAYBE_IDS,
+    TEXTS,
+    Listing,
+    Row,
+    image_files,
+    image_ids,
+    located,
+    name_in,
+    plain_texts,
+)  # fmt: skip
 from repair_hf.pairs.tables import TABLES, is_table, load_table
+from repair_hf.pairs.wording import lists_in, without_numbers
 from repair_hf.runtime.hub_access import name_for_datasets
 from repair_hf.runtime.options import PairsOptions, UserError
+
+logger = logging.getLogger(__name__)
 
 # What `datasets` raises: no such data, no network, a damaged file, a header of README.md that is no YAML, ...
 UNLOADABLE = (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, YAMLError, DatasetsError)
@@ -51,7 +68,7 @@ def read_listing(
         UserError: If there is no such source, or it is of no known kind.
     """
     path = Path(options.pairs)
-    if data is None and path.suffix == ".json":
+    if data is None and path.suffix == ".json" and not is_table(path):
         _refuse(options, OF_COLUMNS, "a table or a dataset")
         return _read_annotations(path, options, problems)
     is_here = data is not None or path.exists()
@@ -89,26 +106,28 @@ def _load_parts(options: PairsOptions, data: Dataset | DatasetDict | None, probl
     if data is None:
         path = Path(options.pairs)
         table = path / "captions.jsonl" if path.is_dir() else path
-        loaded = load_table(table, problems) if is_table(table) else _load_dataset(options)
-        return _by_split(loaded)
+        return _by_split(load_table(table, problems) if is_table(table) else _load_dataset(options, problems))
     # in one piece: `datasets` cannot add a column where others were added before and are not selected
     return {name: _in_one_piece(part) for name, part in _by_split(data).items()}
 
 
-def _load_dataset(options: PairsOptions) -> Dataset | DatasetDict:
+def _load_dataset(options: PairsOptions, problems: Problems) -> Dataset | DatasetDict:
     source, path = options.pairs, Path(options.pairs)
     if path.is_dir() and (inner := sorted(path.glob("*/captions.jsonl"))) and not any(map(is_table, path.iterdir())):
         raise UserError(f"`{source}` has no captions.jsonl, but a folder in it has: give {inner[0].parent}.")
-    if path.is_file():
+    if path.is_file() and path.suffix != ".tar":
         raise UserError(
-            f"`{source}` is a file; only tables ({', '.join(TABLES)}) and caption JSONs (.json) are read as one. Give "
-            "one of these, or the folder of a dataset."
+            f"`{source}` is a file; only tables ({', '.join(TABLES)}), .json and .tar are read as one. Give one of "
+            "these, or the folder of a dataset."
         )
     try:
-        return load_any(source, options.pairs_config, options.pairs_revision)
+        found = load_folder(path, _named(options.caption_column), problems) if path.exists() else None
+        return load_any(source, options.pairs_config, options.pairs_revision) if found is None else found
+    except UserError:
+        raise
     except UNLOADABLE as error:
         here = "" if path.exists() else "is not a local file or folder, and "
-        reason = " ".join(str(error).split())[:300].rstrip(".")
+        reason = " ".join(str(error).split())[:400].rstrip(".")
         raise UserError(
             f"`{source}` {here}cannot be loaded as a dataset: {reason}. Give a folder with captions.jsonl, a "
             "table, a COCO caption JSON, or the Hub id or folder of a dataset."
@@ -120,8 +139,26 @@ def _by_split(data: Dataset | DatasetDict) -> dict[str, Dataset]:
 
 
 def _in_one_piece(data: Dataset) -> Dataset:
-    # `cast` would map it in memory, images and all
-    return Dataset(data.with_format("arrow")[:], info=DatasetInfo(features=data.features))
+    # without a fingerprint `datasets` would hash all images; `cast` would map them in memory
+    whole = Dataset(data.data.table, info=DatasetInfo(features=data.features), fingerprint=data._fingerprint)
+    return whole if data._indices is None else whole.select(data._indices.column(0).to_numpy())
+
+
+def _with_images(rows: Dataset, columns: Sequence[str]) -> Dataset:
+    """Let columns of image files, as bytes or as structs of bytes and path, be columns of images."""
+    for column in columns:
+        kind = rows.features.get(column)
+        if kind in BYTES or isinstance(kind, dict) and {"bytes"} <= set(kind) <= {"bytes", "path"}:
+            rows = rows.cast_column(column, Image())
+    return rows
+
+
+def _images(rows: Dataset, columns: Sequence[str]) -> Dataset:
+    """Return the image of each row, undecoded: that of the first of some columns which holds one."""
+    of_columns = [undecoded(rows, name).rename_columns({name: "image"}) for name in columns]
+    has = np.array([each.with_format("arrow")["image"][:].is_valid().to_numpy() for each in of_columns])
+    images = concatenate_datasets(of_columns)
+    return images if len(columns) == 1 else images.select(has.argmax(0) * len(rows) + np.arange(len(rows)))
 
 
 def _list_rows(
@@ -144,47 +181,65 @@ def _list_rows(
     wanted = parts
     if splits[0] in parts and len(parts) > 1 and options.group is None:
         wanted = {name: parts[name] for name in splits if name in parts}
-    captions = _caption_columns(options.caption_column, next(iter(wanted.values())).column_names)
+    known = next(iter(wanted.values())).column_names
+    columns, captions = _image_columns(options.image_column, known), _caption_columns(options.caption_column, known)
+    wanted = {name: _with_images(part, columns) for name, part in wanted.items()}
     for part in wanted.values():
-        _check_columns(part, options, captions, takes_paths=own is None)
-    needed = [name for name in (options.image_column, *captions, options.image_id_column, options.group) if name]
+        _check_columns(part, options, columns, captions, takes_paths=own is None)
+    needed = [name for name in (*columns, *captions, options.image_id_column, options.group) if name]
     rows = concatenate_datasets([part.select_columns(_with_ids(part, needed)) for part in wanted.values()])
     names = [f"{name}-{row:07d}" for name, part in wanted.items() for row in range(len(part))]
     lone = list(parts) == ["train"]
     of_rows = [None if lone else name for name, part in wanted.items() for _ in range(len(part))]
     of_rows = plain_texts(rows, "split") if len(parts) == 1 and "split" in rows.features else of_rows
-    if rows.features[options.image_column] in TEXTS:
-        texts = rows[options.image_column][:]
+    start = Path(options.image_folder or folder).absolute()
+    if rows.features[columns[0]] in TEXTS:
+        texts = without_numbers(rows[columns[0]][:])
         names = [text or name for text, name in zip(texts, names, strict=True)]
-        images, lost = _files(texts, Path(options.image_folder or folder), problems)
+        images, lost = _files(texts, start, problems)
     else:
-        images = undecoded(anchored(rows, [options.image_column], folder), options.image_column)
-        images = images.rename_columns({options.image_column: "image"})
+        images = _images(anchored(rows, columns, folder), columns)
         lost = set() if own is None else _outside(images, own, names, problems)
     cells = equal_cells(images, "image")
-    ids = image_ids(rows.remove_columns(options.image_column), options.image_id_column, names, cells)
+    ids = image_ids(rows.remove_columns(columns), options.image_id_column, names, cells)
+    ids = [name_in(start, image_id) for image_id in ids]
     groups = [None] * len(rows) if options.group is None else plain_texts(rows, options.group)
-    listed = map(Row, range(len(rows)), ids, cells, _captions(rows, captions), of_rows, groups)
+    listed = map(Row, range(len(rows)), ids, cells, _captions(rows, captions, options.pairs), of_rows, groups)
     return Listing(images, [row for row in listed if row.image not in lost])
 
 
+def _image_columns(named: str, found: Sequence[str]) -> list[str]:
+    kinds = [name for name in KINDS if name in found]
+    return (
+        kinds if kinds and (named in kinds or named == PairsOptions.image_column and named not in found) else [named]
+    )
+
+
 def _caption_columns(named: str, found: Sequence[str]) -> list[str]:
-    if named == PairsOptions.caption_column and named not in found and "captions" in found:
-        return ["captions"]
-    return [named] if named in found else [name.strip() for name in named.split(",")]
+    usual = [name for name in ("captions", "txt") if name in found]
+    if named == PairsOptions.caption_column and named not in found and usual:
+        return usual[:1]
+    return [named] if named in found else _named(named)
 
 
-def _check_columns(rows: Dataset, options: PairsOptions, captions: Sequence[str], *, takes_paths: bool) -> None:
-    asked: list[tuple[str, str | None]] = [("image_column", options.image_column)]
+def _named(columns: str) -> list[str]:
+    return [name.strip() for name in columns.split(",")]
+
+
+def _check_columns(
+    rows: Dataset, options: PairsOptions, images: Sequence[str], captions: Sequence[str], *, takes_paths: bool
+) -> None:
+    asked: list[tuple[str, str | None]] = [("image_column", name) for name in images]
     asked += [("caption_column", name) for name in captions]
     asked += [("image_id_column", options.image_id_column), ("group", options.group)]
     for option, column in asked:
         if column is not None and column not in rows.features:
             raise UserError(f"`{options.pairs}` has no column `{column}`; it has {rows.column_names}. Set `{option}`.")
-    image = rows.features[options.image_column]
+    image = rows.features[images[0]]
     if not isinstance(image, Image) and not (image in TEXTS and takes_paths):
         raise UserError(
-            f"Column `{options.image_column}` of `{options.pairs}` holds {image}; cast it to `datasets.Image()`."
+            f"Column `{images[0]}` of `{options.pairs}` holds {image}; it must hold image files: their "
+            "bytes, paths, or `datasets.Image()`. Set `image_column` to such a column."
         )
     for name in captions:
         caption = rows.features[name]
@@ -211,7 +266,7 @@ def _outside(images: Dataset, own: Sequence[Path], names: list[str], problems: P
 
 def _files(texts: list[str | None], folder: Path, problems: Problems) -> tuple[Dataset, set[int]]:
     """Return the image files that paths and addresses name, and the rows whose images cannot be downloaded."""
-    fetched, folder = fetch_images(text for text in texts if text and is_address(text)), folder.absolute()
+    fetched = fetch_images(text for text in texts if text and is_address(text))
     paths: list[Path | None] = []
     lost = set()
     for row, text in enumerate(texts):
@@ -219,23 +274,23 @@ def _files(texts: list[str | None], folder: Path, problems: Problems) -> tuple[D
         if fault is not None:
             problems.add("unfetched_image", f"{text}: {fault}")
             lost.add(row)
-        paths.append(file or (_located(folder, text) if text else None))
+        paths.append(file or (located(folder, text) if text else None))
     if lost and len(lost) == len(texts):
         raise UserError(f"No image can be used: {'; '.join(map(str, problems.found()))}.")
     return image_files(paths), lost
 
 
-def _located(folder: Path, name: str) -> Path:
-    """Return the path of an image in a folder, which is absolute, or, if it is not there, in the folder's `images`."""
-    beside, below = folder / name, folder / "images" / name
-    return below if os.path.isfile(below) and not os.path.isfile(beside) else beside  # no error for any name
-
-
-def _captions(rows: Dataset, columns: Sequence[str]) -> Iterator[list[Any]]:
+def _captions(rows: Dataset, columns: Sequence[str], source: str) -> Iterator[list[Any]]:
     """Yield the captions of each row, of all columns."""
-    texts = [
-        rows[name][:] if rows.features[name] not in TEXTS else [[one] for one in rows[name][:]] for name in columns
-    ]
+    found = []
+    for name in columns:
+        texts: list[Any] = rows[name][:]
+        if rows.features[name] in TEXTS:
+            lists = lists_in(texts)
+            if lists is not None:
+                logger.info("%s: column `%s` holds lists as text, which are read as lists.", source, name)
+            texts = lists or [[text] for text in texts]
+        found.append(texts)
     return (
-        [text for some in of_row for text in ([None] if some is None else some)] for of_row in zip(*texts, strict=True)
+        [text for some in of_row for text in ([None] if some is None else some)] for of_row in zip(*found, strict=True)
     )

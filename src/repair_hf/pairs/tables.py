@@ -1,8 +1,9 @@
-"""Read a table whose rows name images and captions: CSV, TSV, JSON Lines or Parquet."""
+"""Read a table whose rows name images and captions: separated values, JSON, JSON Lines or Parquet."""
 
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,21 @@ from datasets import Dataset, Features, List, Value
 from repair_hf.pairs.problems import Problems
 from repair_hf.runtime.files import read_lines
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.texts import parse_json
 
-SEPARATORS = {".csv": ",", ".tsv": "\t"}
-TABLES = (*SEPARATORS, ".jsonl", ".parquet")
+SEPARATED = (".csv", ".tsv", ".txt", ".token")
+TABLES = (*SEPARATED, ".jsonl", ".parquet")
+SEPARATORS = ",;|\t"
+MOST_LINES = 100  # of one caption
+_FLICKR8K = re.compile(r"\S+#\d+\t")  # Flickr8k.token.txt begins without a header
 
 
 def is_table(source: str | Path) -> bool:
-    """Return whether a source is a file of one of `TABLES`."""
+    """Return whether a source is a file of one of `TABLES`, or a JSON list."""
     path = Path(source)
+    if path.suffix.lower() == ".json" and path.is_file():
+        with path.open("rb") as file:
+            return file.read(64).lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"[")
     return path.suffix.lower() in TABLES and path.is_file()
 
 
@@ -30,20 +38,26 @@ def load_table(file: Path, problems: Problems) -> Dataset:
     Raises:
         UserError: If it cannot be read, or has no row.
     """
-    kind = file.suffix.lower()
+    kind, remedy = file.suffix.lower(), "Repair the file, or make it again."
     try:
         if kind == ".parquet":
             return Dataset.from_parquet(str(file))
-        lines = _separated(file, SEPARATORS[kind]) if kind in SEPARATORS else read_lines(file)
+        lines: Iterator[tuple[int, Any]]
+        if kind == ".json":
+            lines = enumerate(parse_json(file.read_bytes()), start=1)
+        else:
+            lines = _separated(file) if kind in SEPARATED else read_lines(file)
         rows = []
         for number, row in lines:
             if isinstance(row, dict):
                 rows.append(row)
             else:
                 problems.add("malformed_row", f"line {number}")
-    except (OSError, ValueError, csv.Error, pa.ArrowException) as error:  # ValueError: text in no UTF-8
+    except (OSError, ValueError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())[:300].rstrip(".")
-        raise UserError(f"{file} cannot be read as a table: {reason}. Repair the file, or make it again.") from error
+        if "codec can't decode" in reason:
+            remedy = f"Save it as UTF-8: `iconv -f latin1 -t utf-8 {file.name} > utf8{kind}`."
+        raise UserError(f"{file} cannot be read as a table: {reason}. {remedy}") from error
     if not rows:
         form = '{"image": "x.jpg", "captions": ["a dog", "a brown dog"]}'
         raise UserError(f"{file} has no usable row; each needs an image and a caption. In JSON Lines: {form}.")
@@ -55,12 +69,68 @@ def load_table(file: Path, problems: Problems) -> Dataset:
     return Dataset.from_dict(made, features=Features(features))
 
 
-def _separated(file: Path, separator: str) -> Iterator[tuple[int, dict[str, str] | None]]:
+def _separated(file: Path) -> Iterator[tuple[int, dict[str, str] | None]]:
     """Yield the number of each row's last line, and the row; None for one with too few or too many cells."""
-    with file.open(encoding="utf-8-sig", newline="") as lines:
-        reader = csv.DictReader(lines, delimiter=separator)
-        for row in reader:
-            yield reader.line_num, None if None in row or None in row.values() else row
+    with file.open(encoding="utf-8-sig", newline="") as text:
+        lines = list(text)
+    if lines and _FLICKR8K.match(lines[0]):
+        lines.insert(0, "image\tcaption\n")
+    # the header decides, and a comma comes before others that are as frequent in it
+    separator = max(SEPARATORS, key=lines[0].count) if lines else ","
+    rows = _cells(lines, separator)
+    names = [name.strip() for name in next(rows, (0, []))[1]]
+    for number, cells in rows:
+        if cells:
+            yield number, dict(zip(names, cells, strict=True)) if len(cells) == len(names) else None
+
+
+def _cells(lines: list[str], separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of each row's last line, and its cells.
+
+    Many tables are written without quoting. There a caption may begin with a quotation mark, and a usual reader takes
+    all rows to the next mark as one caption. So a mark quotes only if it is closed at the end of its cell, and not
+    around lines that are rows themselves. In a table that is not separated by , or ; it also has to be closed on its
+    line, in all rows.
+    """
+
+    def unquoted(line: str) -> list[str]:
+        return line.rstrip("\r\n").split(separator)
+
+    def shape(line: str) -> tuple[int, str]:
+        return len(unquoted(line)), Path(unquoted(line)[0]).suffix
+
+    has_quotes, at = separator in ",;" or _has_quotes(lines, separator), 0
+    while at < len(lines):
+        used, cells = 1, unquoted(lines[at]) if lines[at].strip() else []
+        if has_quotes and '"' in lines[at]:
+            block = lines[at : at + MOST_LINES]
+            reader = csv.reader(block, delimiter=separator, strict=True)
+            try:
+                quoted = next(reader)
+            except csv.Error:  # also an open mark at the end of the block
+                quoted = cells
+            is_caption = reader.line_num == 1 or len(set(map(shape, block[: reader.line_num]))) > 1
+            if quoted is not cells and is_caption:
+                used, cells = reader.line_num, quoted
+        at += used
+        yield at, cells
+
+
+def _has_quotes(lines: list[str], separator: str) -> bool:
+    """Return whether marks quote: each is closed on its line, and no column has needless ones beside cells without."""
+    cell = re.compile(rf'("(?:[^"]|"")*"|[^{re.escape(separator)}]*)(?:{re.escape(separator)}|$)')
+    marked, bare = set(), set()  # columns
+    for line in lines[1:]:
+        try:
+            next(csv.reader([line], delimiter=separator, strict=True), None)
+        except csv.Error:
+            return False
+        for column, text in enumerate(cell.findall(line.rstrip("\r\n"))):
+            if not text.startswith('"'):
+                bare |= {column} if text else set()
+            elif separator not in text and '"' not in text[1:-1]:
+                marked.add(column)
+    return not marked & bare
 
 
 def _text(value: Any) -> str | None:

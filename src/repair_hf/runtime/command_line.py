@@ -161,11 +161,12 @@ class _Parser(argparse.ArgumentParser):
         if old := [f"`{key}` was removed: {removed[key]}" for key in keys if key in removed]:
             return "; ".join(old) + "."
         known = ", ".join(sorted(self.known)) if len(self.known) <= 40 else f"see `{self.prog} --help-all`"
-        spell = _as_flag if words[0].startswith("--") else str
+        spell = as_flag if words[0].startswith("--") else str
         return f"{did_you_mean(keys, self.known, spell=spell)}Known: {known}."
 
 
-def _as_flag(name: str) -> str:
+def as_flag(name: str) -> str:
+    """Spell the name of an option as its flag."""
     return "--" + name.replace("_", "-")
 
 

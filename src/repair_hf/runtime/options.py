@@ -120,10 +120,11 @@ def fill(kinds: Iterable[type], values: Mapping[str, Any], function: str) -> lis
 
 
 def did_you_mean(words: Iterable[str], known: Iterable[str], *, spell: Callable[[str], str] = str) -> str:
-    """Ask for the names nearest to some words, as `spell` writes them; initials count as near. Empty without any."""
+    """Ask for the names nearest to words, as `spell` writes them. Initials and parts are near. Empty if none is."""
     names, hints = list(known), []
     for word in words:
         near = [name for name in names if "".join(part[:1] for part in name.split("_")) == word]
+        near += [name for name in names if word in name.split("_")]
         near += difflib.get_close_matches(word, names, n=3, cutoff=0.7)
         if near:
             hints.append(f"{' or '.join(f'`{spell(name)}`' for name in near)} for `{spell(word)}`")

@@ -28,7 +28,7 @@ from datasets import Dataset
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.records.index import Groups, index_failures
-from repair_hf.records.origin import check_pairs
+from repair_hf.records.origin import check_pairs, with_ids_of
 from repair_hf.runtime.options import UserError
 from repair_hf.training.config import RepairConfig
 
@@ -108,6 +108,7 @@ class _FromRecords(Anchors):
 
     def __init__(self, pairs: Pairs, records: Dataset, truth: Truth | None = None, seed: int = 0) -> None:
         super().__init__(pairs, truth, seed)
+        records = with_ids_of(pairs, records)
         self.i2t, self.t2i = index_failures(records, pairs)
         if not len(self.i2t) + len(self.t2i):
             raise UserError(

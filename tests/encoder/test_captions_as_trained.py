@@ -1,0 +1,168 @@
+"""A caption gets the vector that its model was trained to give: with its end, its padding and its case."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    CLIPModel,
+    CLIPTokenizer,
+    GemmaTokenizer,
+    Siglip2Tokenizer,
+    SiglipImageProcessorPil,
+    SiglipProcessor,
+)
+
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.opening import open_retriever
+from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.mining.mine import mine
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.runtime.options import UserError
+
+CAPTIONS = ["a red circle", "circle", "the picture shows one triangle, painted blue", "a zebra"]
+
+
+def changed(clip: CLIPModel, processor, *, pad: bool, words: bool, reads: int = 2) -> tuple[CLIPModel, object]:
+    """A CLIP with OpenAI's `eos_token_id` in its configuration, and a vocabulary that was extended."""
+    processor, config = deepcopy(processor), deepcopy(clip.config)
+    tokenizer = processor.tokenizer
+    if words:
+        tokenizer.add_tokens(["zebra"])
+    if pad:
+        tokenizer.add_special_tokens({"pad_token": "<pad>"})
+    config.text_config.eos_token_id, config.text_config.vocab_size = reads, len(tokenizer)
+    torch.manual_seed(0)
+    model = CLIPModel(config).eval()
+    return model, processor
+
+
+def at_the_end(model: CLIPModel, tokenizer, caption: str) -> np.ndarray:
+    """The vector at a caption's end token, by hand and without padding."""
+    ids = tokenizer(caption, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        hidden = model.text_model(input_ids=ids).last_hidden_state[0]
+        vector = model.text_projection(hidden[ids[0].tolist().index(tokenizer.eos_token_id)])
+    return (vector / vector.norm()).numpy()
+
+
+@pytest.mark.parametrize(("pad", "words"), [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("reads", [2, 5])
+def test_captions_end_at_the_end_token(clip, clip_processor, pad, words, reads):
+    model, processor = changed(clip, clip_processor, pad=pad, words=words, reads=reads)
+    expected = np.stack([at_the_end(model, processor.tokenizer, caption) for caption in CAPTIONS])
+    for batch_size in (1, 256):
+        encoder = DualEncoder(deepcopy(model), processor, device="cpu", batch_size=batch_size)
+        np.testing.assert_allclose(encoder.embed_texts(CAPTIONS), expected, atol=1e-5)
+    assert encoder.model.config.text_config.eos_token_id == processor.tokenizer.eos_token_id  # saved with the model
+
+
+def test_mining_does_not_depend_on_the_batch_size(clip, clip_processor, pairs_folder, tmp_path):
+    model, processor = changed(clip, clip_processor, pad=True, words=False)
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    pairs = load_pairs(pairs_folder, split="all")
+    one, all_at_once = (mine(tmp_path, pairs, batch_size=size).to_list() for size in (1, 256))
+    names = ("direction", "q_id", "fp_id")
+    assert [[row[name] for name in names] for row in one] == [[row[name] for name in names] for row in all_at_once]
+
+
+def test_a_model_without_such_tokens_stays_as_it_is(clip, clip_processor):
+    """OpenAI's configuration with its own vocabulary, whose highest id is the end."""
+    model = json.loads(clip_processor.tokenizer.backend_tokenizer.to_str())["model"]
+    vocab, end = model["vocab"], "<|endoftext|>"
+    last = max(vocab, key=vocab.__getitem__)
+    vocab[end], vocab[last] = vocab[last], vocab[end]
+    processor = deepcopy(clip_processor)
+    processor.tokenizer = CLIPTokenizer(vocab=vocab, merges=list(map(tuple, model["merges"])), model_max_length=32)
+    clip.config.text_config.eos_token_id = clip.text_model.eos_token_id = 2
+    encoder = DualEncoder(clip, processor, device="cpu")
+    assert encoder.model.config.text_config.eos_token_id == encoder.model.text_model.eos_token_id == 2
+
+
+def test_padding_that_changes_vectors_is_an_error(clip, clip_processor, monkeypatch):
+    """Another family, whose text tower reads the last position."""
+    features = CLIPModel.get_text_features
+
+    def last(self, input_ids, **how):
+        found = features(self, input_ids=input_ids, **how)
+        hidden = self.text_model(input_ids=input_ids).last_hidden_state[:, -1]
+        found.pooler_output = self.text_projection(hidden)
+        return found
+
+    monkeypatch.setattr(CLIPModel, "get_text_features", last)
+    with pytest.raises(UserError, match=r"padding changes the vector of a caption \(by \d.*Give the tokenizer"):
+        DualEncoder(clip, clip_processor, device="cpu")
+
+
+def test_sentence_encoders_too(clip, clip_processor, sentence_folders, tmp_path, monkeypatch):
+    library = pytest.importorskip("sentence_transformers")
+    model, processor = changed(clip, clip_processor, pad=True, words=True)
+    expected = np.stack([at_the_end(model, processor.tokenizer, caption) for caption in CAPTIONS])
+    loaded = library.SentenceTransformer(str(sentence_folders("clip")), device="cpu")
+    (place,) = [module for module in loaded.modules() if isinstance(getattr(module, "model", None), CLIPModel)]
+    place.model, place.processor = model, processor
+    for batch_size in (1, 256):
+        found = open_retriever(loaded, device="cpu", batch_size=batch_size).embed_texts(CAPTIONS)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    monkeypatch.setattr("repair_hf.encoder.sentence_encoder.settle_end", lambda *_: None)
+    model.text_model.eos_token_id = 2
+    with pytest.raises(UserError, match="padding changes the vector"):
+        open_retriever(loaded, device="cpu")
+
+
+LETTERS = "▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+VOCABULARY = {token: k for k, token in enumerate(["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *LETTERS])}
+
+
+def siglip_processor(kind: type) -> SiglipProcessor:
+    return SiglipProcessor(SiglipImageProcessorPil(size={"height": 32, "width": 32}), kind(vocab=VOCABULARY))
+
+
+def test_siglip_2_reads_lower_case_padded_at_the_end(siglip_folder):
+    """Its checkpoints on the Hub name Gemma's tokenizer, which keeps the case. Both classes pad at the start."""
+    encoder = DualEncoder.from_pretrained(siglip_folder, device="cpu")
+    hub, own = (
+        Preprocessor(siglip_processor(kind), encoder.model.config) for kind in (GemmaTokenizer, Siglip2Tokenizer)
+    )
+    ids = [VOCABULARY[letter] for letter in "a▁red▁dog"]
+    expected = [ids + [0] * (12 - len(ids))]
+    assert hub.token_ids(["A Red DOG"]) == expected == own.token_ids(["A Red DOG"]) == own.token_ids(["a red dog"])
+    plain = hub.processor.tokenizer
+    assert plain("A")["input_ids"] != plain("a")["input_ids"]
+
+
+def test_the_digest_of_a_tokenizer_that_keeps_the_case_differs_from_before(siglip_folder, monkeypatch):
+    """Vectors of captions in their own case may be in the cache."""
+    config = DualEncoder.from_pretrained(siglip_folder, device="cpu").model.config
+    hub = Preprocessor(siglip_processor(GemmaTokenizer), config)
+    lowering = Preprocessor.from_pretrained(siglip_folder)
+    now = hub.digest, lowering.digest
+    monkeypatch.setattr("repair_hf.encoder.preprocessing.keeps_case", lambda tokenizer: False)
+    assert hub.digest != now[0] and lowering.digest == now[1]
+
+
+def test_clips_tokenizer_lowers_by_itself(clip_processor):
+    assert (
+        clip_processor.tokenizer("A Red CIRCLE")["input_ids"] == clip_processor.tokenizer("a red circle")["input_ids"]
+    )
+
+
+def test_siglip_in_sentence_transformers_reads_lower_case(sentence_folders, monkeypatch):
+    library = pytest.importorskip("sentence_transformers")
+    loaded = library.SentenceTransformer(str(sentence_folders("siglip")), device="cpu")
+    plain = open_retriever(loaded, device="cpu")
+    wanted, before = plain.embed_texts(["a red circle"]), plain.digest
+    backend = loaded.tokenizer.backend_tokenizer
+    from tokenizers import normalizers
+
+    backend.normalizer = normalizers.Sequence([])  # now it keeps the case
+    keeping = open_retriever(loaded, device="cpu")
+    np.testing.assert_allclose(keeping.embed_texts(["A Red CIRCLE"]), wanted, atol=1e-6)
+    digest = keeping.digest
+    monkeypatch.setattr("repair_hf.encoder.sentence_encoder.keeps_case", lambda tokenizer: False)
+    assert digest not in (before, open_retriever(loaded, device="cpu").digest)

@@ -1,0 +1,87 @@
+"""Columns of images and captions in all the types in which datasets and Parquet files hold them."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+
+import numpy as np
+import PIL.Image
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset, DatasetDict, Image
+
+from repair_hf.pairs.dataset import Pairs, load_pairs
+from repair_hf.runtime.options import UserError
+from tests.pairs.made_sources import as_dataset, content, rows_of
+
+FILES = {
+    "binary": pa.binary(),
+    "large_binary": pa.large_binary(),
+    "struct": pa.struct({"bytes": pa.binary(), "path": pa.string()}),
+    "turned struct": pa.struct({"path": pa.string(), "bytes": pa.large_binary()}),
+    "struct of bytes": pa.struct({"bytes": pa.binary()}),
+}
+
+
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+@pytest.mark.parametrize("file", FILES)
+def test_image_files_and_captions_of_any_type(pairs_folder, tmp_path, file, text):
+    rows, kind = rows_of(pairs_folder), FILES[file]
+    cells = [{"bytes": (pairs_folder / row["image"]).read_bytes(), "path": row["image"]} for row in rows]
+    if pa.types.is_struct(kind):
+        cells = [{field.name: cell[field.name] for field in kind} for cell in cells]
+    else:
+        cells = [cell["bytes"] for cell in cells]
+    columns = {"image": pa.array(cells, kind), "filename": [row["image"] for row in rows]}
+    columns["caption"] = pa.array([row["captions"][0] for row in rows], text)
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    for source in (tmp_path / "rows.parquet", tmp_path):
+        pairs = load_pairs(source, split="all", strict=True)
+        assert content(pairs) == {row["image"]: row["captions"][:1] for row in rows}
+        assert pairs.looks == load_pairs(pairs_folder, split="all").looks
+    assert content(Pairs.from_dataset(Dataset(pa.table(columns)))) == content(pairs)
+
+
+def test_a_column_that_holds_no_image_files(tmp_path):
+    pq.write_table(pa.table({"image": [1], "caption": ["a"]}), tmp_path / "rows.parquet")
+    with pytest.raises(UserError, match=r"Column `image` of .* holds Value\('int64'\); it must hold image files"):
+        load_pairs(tmp_path, split="all")
+
+
+def memory_of(load: Callable[[], Pairs]) -> tuple[Pairs, int, int]:
+    """Return pairs, the most bytes of Python that loading them took, and the bytes of Arrow that it kept."""
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    pairs = load()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return pairs, peak, pa.total_allocated_bytes() - before
+
+
+@pytest.mark.parametrize("form", ["whole", "selection", "slice", "added column", "splits"])
+def test_a_dataset_in_memory_takes_no_more_memory_than_a_file(tmp_path, form):
+    """`datasets` would copy and pickle a table without a fingerprint, which also fails above 2 GiB."""
+    noise = np.random.default_rng(0).integers(0, 256, (64, 400, 400, 3), dtype=np.uint8)
+    columns = {"image": [PIL.Image.fromarray(each) for each in noise], "caption": [f"noise {k}" for k in range(64)]}
+    data: Dataset = Dataset.from_dict(columns).cast_column("image", Image())
+    size = data.data.nbytes
+    if form == "selection":
+        data = data.select([*range(63, 0, -1)])
+    elif form == "slice":
+        data = data.select(range(4, 60))
+    elif form == "added column":
+        data = data.add_column("x", list(range(64))).select_columns(["image", "caption"])
+    data.save_to_disk(tmp_path / "saved")
+    given = DatasetDict({"train": data, "test": data.select([0])}) if form == "splits" else data
+    expected, peak, _ = memory_of(lambda: load_pairs(tmp_path / "saved", split="all"))
+    found, own_peak, kept = memory_of(lambda: Pairs.from_dataset(given, split="train" if form == "splits" else "all"))
+    assert found.looks == expected.looks and found.captions["caption"][:] == expected.captions["caption"][:]
+    assert size > 30e6 and kept < 0.1 * size and own_peak < 1.1 * peak
+
+
+def test_a_dataset_in_memory_keeps_its_order_and_images(pairs_folder):
+    data = as_dataset(pairs_folder)
+    images = [image.getpixel((24, 20)) for image in Pairs.from_dataset(data.select([7, 2, 2, 9])).images["image"]]
+    assert images == [data[row]["image"].getpixel((24, 20)) for row in (7, 2, 9)]
