@@ -36,7 +36,6 @@ HERE = {  # what an example names -> what stands for it
 ELSEWHERE = ("push_to_hub", "load_parser")  # tests/hub pushes; spaCy's model is not on the package index
 SHOWN = (  # outputs of other data
     "encoder.pixel_store.PixelStore",
-    "evaluation.near_misses.load_near_misses",
     "evaluation.contrast.load_contrast",
 )
 

@@ -24,7 +24,7 @@ ROOMS = {
     "training": (6, "the pairs of a step, losses, trainer"),
     "analysis": (7, "tables, figures, pages, people's judgements"),
     "hub": (8, "dataset cards, model cards, pushes"),
-    "study": (8, "methods and seeds in one table; one file per method in `study/methods/`"),
+    "study": (8, "methods and seeds in one table; the methods are rows of `study/methods.py`"),
     "cli": (9, "one file per command; the only place that prints"),
 }
 # Rooms that a lower floor would allow, and that stay closed all the same: between these stages lies a dataset on disk.

@@ -9,8 +9,7 @@ from provider_server import KEY
 from study_runs import stamps, study
 
 from repair_hf.cli.main import main
-from repair_hf.study.methods.method import TOY
-from repair_hf.study.methods.registry import load_methods
+from repair_hf.study.methods import METHODS
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.parsing import build_parser
@@ -20,15 +19,13 @@ RECIPE = Path(__file__).parents[1] / "recipes" / "trial" / "study.yaml"
 
 
 @pytest.mark.slow  # a training of each method
-def test_the_trial_runs_end_to_end(clip_folder, flux_folder, pix2pix_folder, tmp_path, monkeypatch, capsys):
+def test_the_trial_runs_end_to_end(clip_folder, flux_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (build_world(tmp_path / "photos", splits={"train": 12, "val": 4, "test": 6}) / "world.json").unlink()
     build_parser().to_disk("parser")
     recipe = yaml.safe_load(RECIPE.read_text())
     for name in ("image_folder", "benchmark", "reasoning_effort", "training"):
         del recipe[name]
-    other, pix2pix = recipe["swaps"].values()
-    other["llm"], pix2pix["editor"], pix2pix["editor_steps"] = "openai/gpt-4o-mini", str(pix2pix_folder), 1
     recipe |= {"llm": "openai/gpt-4o", "editor": str(flux_folder), "editor_steps": 1, "editor_size": 64}
     recipe |= {"model": str(clip_folder), "spacy_model": "parser", "pairs": "photos"}
     recipe |= {"max_images": 8, "max_queries": 4, "epochs": [1], "batch_size": 4}
@@ -39,11 +36,9 @@ def test_the_trial_runs_end_to_end(clip_folder, flux_folder, pix2pix_folder, tmp
         study("--config", "trial.yaml")
 
     folder = Path(recipe["output"])
-    methods = load_methods(recipe["swaps"])
-    left = [name for name, method in methods.items() if TOY in method.means]
-    costs = pd.read_csv(folder / "cost.csv").set_index("method")
-    assert set(costs.index) == set(methods) - set(left)
-    assert (costs.loc[["repair", "alia", *recipe["swaps"]], ["samples", "LLM calls", "images"]] > 0).all(axis=None)
+    costs = pd.read_csv(folder / "methods.csv").set_index("method")
+    assert set(costs.index) == set(METHODS) - {"new-pairs"}
+    assert (costs.loc[["repair-paper", "alia"], ["samples", "llm calls", "images"]] != "0").all(axis=None)
 
     failures, records = folder / "pairs" / "failures-best", folder / "pairs" / "repair"  # as the README names them
     for words in (["annotate", "qc", str(records), "--dry-run"], ["annotate", "edits", str(records), "--dry-run"]):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # what editors and type checkers see, which do not run `__getattr__`
     from repair_hf.analysis.analyze import analyze as analyze
     from repair_hf.analysis.show import show as show
+    from repair_hf.encoder.blend import export_blend as export_blend
     from repair_hf.encoder.dual_encoder import DualEncoder as DualEncoder
     from repair_hf.encoder.open_clip import export_open_clip as export_open_clip
     from repair_hf.evaluation.evaluate import evaluate as evaluate
@@ -59,6 +60,7 @@ _HOMES = {
     "evaluate": "repair_hf.evaluation.evaluate",
     "show": "repair_hf.analysis.show",
     "analyze": "repair_hf.analysis.analyze",
+    "export_blend": "repair_hf.encoder.blend",
     "export_near_misses": "repair_hf.records.near_misses",
     "export_open_clip": "repair_hf.encoder.open_clip",
     "export_triplets": "repair_hf.records.triplets",

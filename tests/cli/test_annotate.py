@@ -9,9 +9,10 @@ from repair_hf.cli.annotate import own_names
 from repair_hf.cli.main import main
 from repair_hf.records.answers import CRITERIA, read_items
 from repair_hf.records.dataset import load_dropped, load_records
+from repair_hf.study.methods import METHODS
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
 from repair_hf.study.products import Products
-from repair_hf.study.setting import open_settings
+from repair_hf.study.setting import Setting
 
 
 def test_a_page_answers_to_names_of_its_machine_alone():
@@ -24,8 +25,8 @@ def test_a_page_answers_to_names_of_its_machine_alone():
 def test_people_judge_the_records_of_a_study(inputs, tmp_path, capsys):
     options = StudyOptions(output=str(tmp_path), max_queries=2), StudyPairsOptions(pairs=inputs[1])
     models = StudyLLMOptions(llm="world/oracle?rejects_good=0.6"), StudyEditorOptions()
-    (setting,) = open_settings(*options, *models)
-    Products(setting).of(setting.methods["repair-i2t"])
+    setting = Setting(*options, *models)
+    Products(setting).of(METHODS["repair-i2t"])
     folder = setting.folder / "repair-i2t"
     kept, failures = len(load_records(str(folder))), len(load_dropped(str(folder)))
     capsys.readouterr()

@@ -1,112 +1,94 @@
-"""What a study has the means for, whom it asks, and what decides its results."""
+"""What a study has the means for, whom it asks and how much, and which options contradict each other."""
 
 import importlib.util
-from dataclasses import replace
 
 import pytest
 
+from repair_hf.cli.main import main
 from repair_hf.runtime.options import UserError
-from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions
-from repair_hf.study.run import check, lacking
+from repair_hf.study.estimate import asked_by
+from repair_hf.study.methods import METHODS
+from repair_hf.study.options import StudyLLMOptions
+from repair_hf.study.tables import published_results
 from repair_hf.toyworld.corpus import build_world
-from tests.study.made_rows import setting, settings_of
-
-URL = "http://127.0.0.1:9/v1"
+from tests.study.made_rows import setting
 
 
 def test_the_toy_world_has_the_means_for_all_methods(tmp_path):
     build_world(tmp_path / "world", splits={"train": 2})
     for found in (setting(), setting(size=None, pairs=str(tmp_path / "world"))):
-        assert not lacking([found]) and found.spacy_model == "world"
+        assert found.wanted == list(METHODS) and found.spacy_model == "world"
+        found.check([name for name in METHODS if name != "simclr"], ["train"])
 
 
-def test_photographs_have_the_means_for_what_asks_nobody_and_no_more(tmp_path):
-    """The toy world's LLM, editor and parser know nothing of them."""
-    own = {"size": None, "pairs": str(tmp_path), "model": "me/clip"}
+def test_the_models_of_the_toy_world_know_nothing_of_photographs(pairs_folder):
+    own = {"size": None, "pairs": str(pairs_folder), "model": "me/clip"}
     found = setting(**own)
-    assert found.spacy_model == "en_core_web_sm"
-    assert set(found.methods) - set(lacking([found])) == {"vanilla", "negclip", "simclr"}
-    assert (lacking([found])["laclip"], lacking([found])["stablerep"]) == ("`llm`", "`editor`")
-    asked = setting(**own, llm=StudyLLMOptions("openai/gpt-4o"))
-    assert "repair-i2t" not in lacking([asked]) and lacking([asked])["repair"] == "`editor`"
-    given = setting(**own, records=["some/records"])
-    assert {"repair", "repair-paper", "wo-repair"}.isdisjoint(lacking([given])) and "wo-qc" in lacking([given])
+    assert found.spacy_model == "en_core_web_sm" and set(METHODS) - set(found.wanted) == {"new-pairs"}
+    found.check(["plain", "negclip"], [])
+    for name, says in (("laclip", "`llm` world/oracle"), ("stablerep", "`editor` world")):
+        with pytest.raises(UserError, match=f"{says} knows the toy world alone"):
+            found.check(["plain", name], [])
+    given = setting(**own, records=["some/records"], llm=StudyLLMOptions("openai/gpt-4o"))
+    assert set(given.wanted) == {"repair-paper", "paper-both", *(n for n in METHODS if n.startswith("repair-"))} - {
+        "repair-i2t",
+        "repair-t2i",
+    }
+    assert not [source for name in given.wanted for source in given.sources(name)]  # nobody is asked
     with pytest.raises(UserError, match="`model` world/base knows the toy world alone"):
-        setting(size=None, pairs=str(tmp_path))
+        setting(size=None, pairs=str(pairs_folder))
 
 
-def test_a_missing_package_is_named_before_anything_starts(monkeypatch):
+def test_a_missing_package_or_key_is_named_before_anything_starts(monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    words = ["study", "--size", "tiny", "--editor", "openai/gpt-image-1", "--output", str(tmp_path / "out")]
+    for more in ([], ["--dry-run"]):
+        assert main([*words, "--methods", "repair-batch", *more]) == 2 and "OPENAI_API_KEY" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    check([setting()], ["laclip", "repair"])
-    with pytest.raises(UserError, match=r"`simclr` needs a package .* \(kornia\): pip install 'repair-hf\[study\]'"):
-        check([setting()], ["laclip", "simclr"])
-
-
-def test_what_decides_a_method_is_what_it_uses():
-    def deciding(name: str, **options):
-        found = setting(**options)
-        return found.deciding(found.methods[name])
-
-    for name, options, decides in (
-        ("laclip", {"editor": StudyEditorOptions("world/erring")}, False),
-        ("repair", {"editor": StudyEditorOptions("world/erring")}, True),
-        ("laclip", {"llm": StudyLLMOptions("world/erring")}, True),
-        ("laclip", {"llm": StudyLLMOptions(concurrency=3, max_usd=5.0)}, False),
-        ("negclip", {"llm": StudyLLMOptions("world/erring")}, False),
-        ("vanilla", {"d_i2t": 2, "seeds": 5, "output": "x", "methods": ["laclip"]}, False),
-        ("repair", {"d_i2t": 2}, True),
-        ("vanilla", {"batch_size": 8}, True),
-        ("vanilla", {"training": {"max_grad_norm": 0.0}}, True),
-    ):
-        assert (deciding(name) != deciding(name, **options)) == decides, (name, options)
-    with pytest.raises(UserError, match="`training` has 'loss', which the study sets itself"):
-        setting(training={"loss": "both"})
-
-
-@pytest.mark.parametrize(
-    "id, asked_at",
-    [("openai/gpt-4o-mini", URL), ("litellm:openai/x", URL), ("gemini/gemini-2.5-flash", None), ("a/folder", None)],
-)
-def test_a_swap_differs_in_what_it_names_and_another_provider_is_not_sought_at_the_first_ones_address(id, asked_at):
-    models = {"llm": StudyLLMOptions("openai/gpt-4o", URL), "editor": StudyEditorOptions("openai/gpt-image-1", URL)}
-    swaps = {"other-llm": {"llm": id}, "other-editor": {"editor": id, "editor_steps": 100}}
-    found = setting(swaps=swaps, **models)
-    own, one, other = (found.models[name] for name in (None, *swaps))
-    assert one.editor == own.editor and other.llm == own.llm
-    assert one.llm == replace(own.llm, llm=id, llm_base_url=asked_at)
-    assert other.editor == replace(own.editor, editor=id, editor_base_url=asked_at, editor_steps=100)
-    assert found.models_of("other-editor") == other and found.models_of("repair") == own
+    with pytest.raises(UserError, match=r"`simclr` needs kornia: pip install 'repair-hf\[study\]'"):
+        setting().check(["laclip", "simclr"], ["test"])
 
 
 @pytest.mark.parametrize(
     "options, says",
     [
-        ({"swaps": {"a/b": {}}}, "`swaps` has 'a/b'"),
-        ({"swaps": {"laclip": {}}}, "'laclip', which is another method"),
-        ({"swaps": {"a": "gpt-4o"}}, "`swaps` a has 'gpt-4o'; give its options by name"),
-        ({"swaps": {"a": {"max_usd": 3}}}, "`swaps` a has `max_usd`, which is one for all methods"),
-        ({"swaps": {"a": {"editor_stebs": 3}}}, "`swaps` a: .*Did you mean `editor_steps`"),
-        ({"swaps": {"a": {"editor_steps": 0}}}, "`swaps` a: `editor_steps` must be at least 1"),
-        ({"datasets": {}}, "`datasets` is empty"),
-        ({"datasets": {"a/b": {}}}, "`datasets` has 'a/b'"),
-        ({"datasets": {"a": {"max_usd": 3}}}, "`datasets` a has `max_usd`; a dataset may have"),
-        ({"datasets": {"a": {"pairs": "x"}}}, "`datasets` a: `size` tiny is one of the toy world"),
-        ({"datasets": {"a": {"pairs": "x", "size": None}}}, "`datasets` a: `model` world/base knows the toy world"),
-        ({"losses": ["all"]}, "`losses` takes batch, grid, both, got 'all'"),
+        ({"methods": ["negclop"]}, "Did you mean `negclip` for"),
+        ({"budgets": {"calls=5": ["lackip"]}}, "'lackip', which is unknown"),
+        ({"training": {"loss": "both"}}, "`training` has 'loss', which the study sets itself"),
+        ({"training": {"learning_speed": 1}}, "'learning_speed', which `repair-hf train` does not know"),
+        ({"pairs": "x"}, "`size` tiny is one of the toy world"),
     ],
 )
-def test_what_cannot_be_made_is_named(options, says):
+def test_contradictions_are_errors(options, says):
     with pytest.raises(UserError, match=says):
-        settings_of(**options)
+        setting(**options).wanted  # noqa: B018
 
 
-def test_a_dataset_has_options_of_its_own():
-    sets = {"one": {"size": "small"}, "two": {"pairs": "x", "size": None, "model": "me/clip", "with_restval": False}}
-    found = settings_of(datasets=sets, paper="coco30k")
-    assert [each.size.batch_size for each in found] == [128, 128]
-    assert [(each.options.model, each.options.paper) for each in found] == [
-        ("world/base", "coco30k"),
-        ("me/clip", "coco30k"),
-    ]
-    assert [each.pairs_options.pairs for each in found] == ["runs/study/one/world", "x"]
-    assert found[0].digest("negclip", "test") == setting(size="small").digest("negclip", "test")  # as if it were alone
+def test_settings_are_not_chosen_on_the_reported_split():
+    found = setting(test_split="validation")
+    found.check(["plain"], ["test"])
+    with pytest.raises(UserError, match="would be chosen on the results"):
+        found.check(["plain"], ["validation", "test"])
+
+
+def test_calls_are_those_of_the_papers_overhead_table(monkeypatch):
+    """COCO30K's size. 5 LLM calls of an I2T failure, 2 and 3 images of a T2I one, if every one passes the audit."""
+    found = setting()
+    monkeypatch.setattr(type(found), "size_of_data", (29_000, 145_000))
+    found.max_queries = None
+    for name in "negclip laclip tripletclip sugarcrepe alia coco-cf cf+al+la".split():
+        row = published_results("coco30k")[name]
+        least = row["llm_calls"].partition("-")[0]  # of SugarCrepe the paper gives a range
+        assert asked_by(found, name) == (1000 * int(least), 1000 * int(row["image_calls"])), name
+    i2t, t2i = 29_000 * 5, 145_000
+    for name, llm, images in (
+        ("repair-i2t", 5 * i2t, 0),
+        ("repair-t2i", 2 * t2i, 3 * t2i),
+        ("repair-paper", 5 * i2t + 2 * t2i, 3 * t2i),
+        ("wo-qc", 4 * i2t + t2i, 3 * t2i),
+    ):
+        assert asked_by(found, name) == (llm, images), name
+    found.max_queries = 1000
+    assert asked_by(found, "repair-batch") == (5 * 5000 + 2 * 1000, 3000)
+    assert asked_by(found, "plain") == (0, 0)

@@ -5,14 +5,14 @@ from io import StringIO
 from pathlib import Path
 
 from repair_hf.cli.main import main
-from repair_hf.study.methods.method import Maker
-from repair_hf.study.methods.registry import load_methods
+from repair_hf.study.making import Maker
+from repair_hf.study.methods import METHODS
 
 
 def load_makers() -> dict[str, Maker]:
     """Return the makers of all baselines by name."""
-    parts = [part for method in load_methods().values() for part in method.parts.values()]
-    return {part.name: part for part in parts if isinstance(part, Maker)}
+    sources = [source for method in METHODS.values() for source in method.sources.values()]
+    return {source.name: source for source in sources if isinstance(source, Maker)}
 
 
 def study(*words: str) -> str:
@@ -23,6 +23,6 @@ def study(*words: str) -> str:
 
 
 def stamps(folder: Path) -> dict[Path, int]:
-    """Return when the results, the answers and the data of methods were written."""
-    found = [folder / "results.parquet", *folder.glob("*/*/summary.json"), *folder.glob("*/*/*.arrow")]
+    """Return when the rows, the answers and the data of methods were written."""
+    found = [*folder.glob("rows/*"), *folder.glob("[!c]*/*/summary.json"), *folder.glob("*/*/*.arrow")]  # no `cells`
     return {path: path.stat().st_mtime_ns for path in [*found, *folder.glob("candidates/*/*.png")]}

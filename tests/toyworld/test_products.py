@@ -20,7 +20,7 @@ from repair_hf.mining.false_positives import mine_false_positives
 from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.pairs.images import open_cell
 from repair_hf.runtime.run_folder import digest
-from repair_hf.study.methods.context import MakerContext
+from repair_hf.study.making import MakerContext
 from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.toyworld import captions, oracle, renderer
 from repair_hf.toyworld.corpus import draw_scenes

@@ -1,79 +1,78 @@
-"""The results of a study: one Parquet file with a row per cell, from which alone all tables are made.
+"""The results of a study: a row per training, blend and split, from which alone all tables are made.
 
 | columns | |
 |---|---|
-| `data`, `method`, `split`, `seed`, `learning_rate`, `epochs`, `fill`, `loss`, `grid_weight`, `budget` | the cell |
-| `options`, `content`, `commit` | digests of the options and the data that decide the result; the code |
-| `i2t_ranks`, `t2i_ranks` | the rank of each query's best answer, in the order of the pairs |
-| `near_i2t`, `near_t2i` | each near miss: 1 if the truth is nearer, plus 2 if the edit is nearer |
-| `samples`, `llm_calls`, `images`, `dollars` | all data of the method, with rejects; `share` of them is trained on |
-| `samples_encoded`, `steps`, `items`, `seconds` | the training; `items` are images and captions that it encoded |
-| `caption_image`, `near_i2t_image`, `near_t2i_image` | of the base alone: the image of each query, for intervals |
+| `data`, `method`, `split`, `seed`, `learning_rate`, `epochs`, `budget`, `blend` | the cell |
+| `code`, `commit` | digest of the package's files, and the commit |
+| `i2t_ranks`, `t2i_ranks`; `kept_i2t_ranks`, `kept_t2i_ranks` | the rank of each query's best answer, in order |
+| `contrast_caption`, `contrast_picture` | whether each case of the contrast set is right |
+| `samples`, `llm_calls`, `images`, `edits_trained` | the data, with rejects; the share of its edits that was encoded |
+| `steps`, `items_per_step`, `seconds` | the training; items are images and captions encoded |
+| `caption_image`, `contrast_image`, `kept_caption_image` | of the base alone: each query's image, for intervals |
+
+Rows are written once, into a file for each training and split. A file that is there is not computed again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import filelock
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from repair_hf.evaluation.retrieval import DIRECTIONS, query_values, retrieval_metrics
+from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import write_atomically
 
 BASE = "base"
-MEASURES = ("truth", "edit")  # bits of a near miss, from the lowest
-SCORED = ("i2t_R@1", "t2i_R@1", "i2t_truth", "t2i_truth")  # both measures, in both directions
+BLENDS = (1.0, 0.8, 0.6)  # weights of the tuned model; the rest is the base's
+CONTRAST = ("contrast_caption", "contrast_picture")
+RANKED = tuple(f"{kind}{way}" for kind in ("", "kept_") for way in DIRECTIONS)
 MOST = 2**16 - 1  # ranks from here on count as one
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One training run of a method, and the split it is evaluated on. Only settings that have an effect are set."""
+    """A training run of a method, blended with the base, and the split it is evaluated on."""
 
     data: str
     method: str  # `base` for the untrained retriever
-    split: str
+    split: str  # `validation` or `test`, whatever the data call it
     seed: int = 0
     learning_rate: float = 0.0
     epochs: float = 0.0  # passes over the training captions
-    fill: str = ""  # `edits` or `paper`; empty without records
-    loss: str = ""  # `batch`, `grid` or `both`; empty without added pairs
-    grid_weight: float = 0.0  # lambda
     budget: str = "all"  # see `parse_budget`
-
-    @property
-    def name(self) -> str:
-        """Name of its row."""
-        return f"{self.run}--{self.split}"
+    blend: float = 1.0
 
     @property
     def run(self) -> str:
-        """Name of its lock and of its folder of weights."""
-        grid = f"--weight{self.grid_weight:g}" if self.grid_weight else ""
-        how = "-".join(filter(None, (self.fill, self.loss)))
-        budget = "" if self.budget == "all" else f"--{self.budget}"
-        name = f"{self.data}--{self.method}--lr{self.learning_rate:g}--epochs{self.epochs:g}--{how}{grid}{budget}"
-        return f"{name}--seed{self.seed}"
+        """Name of the training: of its lock and of its folder of weights."""
+        how = self.data, self.method, f"lr{self.learning_rate:g}", f"epochs{self.epochs:g}", self.budget
+        return "--".join([*how, f"seed{self.seed}"])
+
+    @property
+    def name(self) -> str:
+        """Name of the file of its rows, which has one of each blend."""
+        return f"{self.run}--{self.split}"
 
 
 _TYPES = {"str": pa.string(), "int": pa.int32(), "float": pa.float64()}
 SCHEMA = pa.schema(
     {
         **{each.name: _TYPES[str(each.type)] for each in fields(Cell)},
-        **dict.fromkeys(("options", "content", "commit"), pa.string()),
-        **dict.fromkeys(("i2t_ranks", "t2i_ranks"), pa.list_(pa.uint16())),
-        **dict.fromkeys(("near_i2t", "near_t2i"), pa.list_(pa.uint8())),
-        **dict.fromkeys(("caption_image", "near_i2t_image", "near_t2i_image"), pa.list_(pa.int32())),
-        **dict.fromkeys(("samples", "llm_calls", "images", "samples_encoded", "steps"), pa.int64()),
-        **dict.fromkeys(("dollars", "share", "items", "images_per_step", "texts_per_step", "seconds"), pa.float64()),
+        **dict.fromkeys(("code", "commit"), pa.string()),
+        **dict.fromkeys((f"{way}_ranks" for way in RANKED), pa.list_(pa.uint16())),
+        **dict.fromkeys(CONTRAST, pa.list_(pa.uint8())),
+        **dict.fromkeys(("caption_image", "contrast_image", "kept_caption_image"), pa.list_(pa.int32())),
+        **dict.fromkeys(("samples", "llm_calls", "images", "steps"), pa.int64()),
+        **dict.fromkeys(("edits_trained", "items_per_step", "seconds"), pa.float64()),
     }
 )
 
@@ -89,55 +88,72 @@ class Row:
         return self.values[name]
 
     @cached_property
-    def ranks(self) -> dict[str, np.ndarray]:
-        return {way: np.asarray(self[f"{way}_ranks"], np.int64) for way in DIRECTIONS}
+    def right(self) -> dict[str, np.ndarray]:
+        """Whether each query or case is right, (Q,) of 0 and 1: `i2t` and `kept_i2t` are R@1, and so on."""
+        found = {way: np.array(self[f"{way}_ranks"]) == 1 for way in RANKED if self[f"{way}_ranks"] is not None}
+        found |= {name: np.array(self[name]) == 1 for name in CONTRAST if self[name] is not None}
+        return {name: values.astype(float) for name, values in found.items()}
 
-    @cached_property
-    def queries(self) -> dict[str, np.ndarray]:
-        """Each query's value, (Q,), of the metrics that are means: `i2t_R@1` and so on, and those of near misses."""
-        kinds = {way: query_values(self.ranks[way]) for way in DIRECTIONS}
-        found = {f"{way}_{name}": values for way, each in kinds.items() for name, values in each.items()}
-        for way in DIRECTIONS:
-            bits = np.array(self[f"near_{way}"] or [], np.int64)
-            for place, name in enumerate(MEASURES if len(bits) else ()):
-                found[f"{way}_{name}"] = (bits >> place & 1).astype(float)
-        return found
-
-    @cached_property
-    def metrics(self) -> dict[str, float]:
-        """`i2t_R@1` and so on, and the accuracies on near misses, `i2t_truth` and so on."""
-        return retrieval_metrics(self.ranks) | {name: float(each.mean()) for name, each in self.queries.items()}
+    def images_of(self, metric: str) -> np.ndarray:
+        """Return the image of each query or case of the base's row, (Q,)."""
+        if metric.endswith("i2t"):
+            return np.arange(len(self[f"{metric}_ranks"]))
+        column = "contrast_image" if metric in CONTRAST else metric.replace("t2i", "caption_image")
+        return np.array(self[column], np.int64)
 
 
 class Results:
-    """The file of a study's results, and what is read from it. Several processes add rows to it."""
+    """The rows of a study's folder. Several processes add files to it."""
 
-    def __init__(self, file: str | Path) -> None:
-        self.file = Path(file)
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
         self.rows: dict[Cell, Row] = {}
-        self._read_at = 0
+        self._read: set[str] = set()
         self.read()
 
     def read(self) -> None:
         """Read what this and other processes have added."""
-        if not self.file.is_file() or (now := self.file.stat().st_mtime_ns) == self._read_at:
-            return
-        try:
-            table = pq.read_table(self.file, schema=SCHEMA)
-        except (OSError, pa.ArrowInvalid, pa.ArrowTypeError, KeyError) as error:
-            raise UserError(f"{self.file} cannot be read as the results of a study ({error}); delete it.") from error
-        rows = [Row(Cell(**{each.name: one[each.name] for each in fields(Cell)}), **one) for one in table.to_pylist()]
-        self.rows, self._read_at = {row.cell: row for row in rows}, now
+        for path in sorted(self.folder.glob("*.parquet")):
+            if path.name not in self._read:
+                self.rows |= {row.cell: row for row in load_rows([path])}
+                self._read.add(path.name)
 
-    def add(self, row: Row) -> None:
-        """Add a row to the file; one of the same cell is replaced."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(self.file.with_name(f".{self.file.name}.lock")):
-            self.read()
-            self.rows[row.cell] = row
-            rows = sorted(self.rows.values(), key=lambda each: each.cell.name)
-            written = io.BytesIO()
-            table = pa.Table.from_pylist([each.values for each in rows], SCHEMA)
-            pq.write_table(table, written, compression="zstd", compression_level=19)
-            write_atomically(self.file, written.getvalue())
-            self._read_at = self.file.stat().st_mtime_ns
+    def add(self, rows: Sequence[Row]) -> None:
+        """Write the rows of one training on one split."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        save_rows(rows, self.folder / f"{rows[0].cell.name}.parquet")
+        self.read()
+
+
+def save_rows(rows: Iterable[Row], path: Path) -> None:
+    written = io.BytesIO()
+    table = pa.Table.from_pylist([row.values for row in rows], SCHEMA)
+    pq.write_table(table, written, compression="zstd", compression_level=19)
+    write_atomically(path, written.getvalue())
+
+
+def load_rows(paths: Iterable[str | Path]) -> list[Row]:
+    """Read the rows of some files, to be compared in one table.
+
+    Raises:
+        UserError: If a file is missing or holds something else, or the rows were made by several versions of the code.
+    """
+    rows: list[Row] = []
+    for path in paths:
+        try:
+            table = pq.read_table(path, schema=SCHEMA)
+        except (OSError, pa.ArrowInvalid, pa.ArrowTypeError, KeyError) as error:
+            raise UserError(f"{path} cannot be read as results of a study ({error}).") from error
+        rows += [Row(Cell(**{each.name: one[each.name] for each in fields(Cell)}), **one) for one in table.to_pylist()]
+    if len(codes := sorted({f"{row['code']} (commit {row['commit']})" for row in rows})) > 1:
+        raise UserError(f"A table compares rows of one code only, got {', '.join(codes)}. Train them by one commit.")
+    return rows
+
+
+@cache
+def code_digest() -> str:
+    """Digest the package's files of Python: a changed line may make other rows, committed or not."""
+    folder, hashed = Path(__file__).parents[1], hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        hashed.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return hashed.hexdigest()[:16]

@@ -1,91 +1,116 @@
-"""What all trainings of a study on a dataset share: pairs, models and options, and what decides their results."""
+"""What all trainings of a study share: pairs, models and options, and what decides their results."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields, replace
+import importlib.util
+import itertools
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import filelock
 from datasets import Dataset
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.evaluation.words import MODEL as PARSER
-from repair_hf.pairs.dataset import Pairs, load_wanted
+from repair_hf.pairs.dataset import Pairs, load_pairs, load_wanted
 from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.records.dataset import load_records
-from repair_hf.runtime.options import PairsOptions, UserError, changed, fields_of, fill, neutral_names
-from repair_hf.runtime.run_folder import digest
-from repair_hf.study.methods.method import TOY, Method, Records
-from repair_hf.study.methods.registry import load_methods
-from repair_hf.study.methods.repair import REPAIR
-from repair_hf.study.options import OWN_DATA, SIZES, StudyOptions, StudyPairsOptions
-from repair_hf.synthesis.models import find_editor, find_llm, prompts_of
+from repair_hf.runtime.files import read_json
+from repair_hf.runtime.options import PairsOptions, UserError, did_you_mean, fields_of
+from repair_hf.runtime.run_folder import write_json
+from repair_hf.runtime.stage import Stage, differences
+from repair_hf.study.losses import NEEDS
+from repair_hf.study.making import Maker
+from repair_hf.study.methods import METHODS, REPAIR, Records
+from repair_hf.study.options import SIZES, Size, StudyOptions, StudyPairsOptions
+from repair_hf.study.results import code_digest
+from repair_hf.synthesis.models import check_editor, check_llm
 from repair_hf.synthesis.options import EditorOptions, LLMOptions
-from repair_hf.toyworld.corpus import build_world, digest_of_domain, is_world
-from repair_hf.toyworld.domains import DOMAINS
+from repair_hf.toyworld.corpus import CAPTIONS, build_world, is_world
 from repair_hf.training.config import RepairConfig
 
-OF_DATASET = ("size", "model", "records", "near_misses", "max_queries", "paper")  # its own options, besides pairs
-OWN_TRAINING = "output_dir seed learning_rate num_train_epochs max_steps fill loss paper grid_weight".split()
-DOMAIN = "target"  # of the toy world
-NEAR_MISSES = 2000  # images of a toy world's split, and captions, that are mined for near misses
-
-
-class Models(NamedTuple):
-    """An LLM and an image editor."""
-
-    llm: LLMOptions
-    editor: EditorOptions
+OWN_TRAINING = (
+    "output_dir seed learning_rate num_train_epochs max_steps fill loss paper grid_weight grid_mean blend".split()
+)
+DOMAIN, BASES, OTHER_SEED = "target", "web", 1  # of the toy world: its domain, the base's own, and a seed beside 0
 
 
 class Setting:
-    """A study on one dataset: its options, settled, and what its trainings share, loaded on first use.
-
-    Args:
-        name: The name of the dataset, and of its folder.
-        options: The study's, with those of the dataset in their place.
-        given: The images and captions.
-        llm: The LLM of all methods.
-        editor: The image editor of all methods.
-
-    Attributes:
-        models: LLM and editor of the study (None), and those of each swap.
-        methods: All that exist.
-        spacy_model: Parser of captions.
+    """The options of a study, settled, and what its trainings share, loaded on first use.
 
     Raises:
         UserError: If options contradict each other.
     """
 
     def __init__(
-        self, name: str, options: StudyOptions, given: StudyPairsOptions, llm: LLMOptions, editor: EditorOptions
+        self, options: StudyOptions, given: StudyPairsOptions, llm: LLMOptions, editor: EditorOptions
     ) -> None:
         _check_options(options, given)
-        self.name, self.options, self.output = name, options, Path(options.output)
-        self.folder, pairs = self.output / name, given.pairs
-        self.size = OWN_DATA if pairs is not None else SIZES[options.size or "small"]
+        self.options, self.output, pairs = options, Path(options.output), given.pairs
+        self.name = options.size or ("small" if pairs is None else "pairs")
+        self.folder = self.output / self.name
+        self.size = Size() if pairs is not None else SIZES[self.name]
         self.world, self.max_queries = self.size.world, options.max_queries or self.size.max_queries
         self.pairs_options = PairsOptions(**asdict(given) | {"pairs": pairs or str(self.folder / "world")})
         self.is_toy = self.world is not None or is_world(self.pairs_options.pairs)
-        self.models: dict[str | None, Models] = _models(options, llm, editor)
-        self.methods = load_methods(options.swaps or ())
+        # instances of the base classes, which the stages know; one ledger for all
+        self.llm = LLMOptions(**asdict(llm) | {"ledger": llm.ledger or options.output})
+        self.editor = EditorOptions(**asdict(editor))
+        self.budgets: dict[str, list[str]] = options.budgets or {}
         self.spacy_model = options.spacy_model or ("world" if self.is_toy else PARSER)
 
+    @cached_property
+    def wanted(self) -> list[str]:
+        """The methods of the study: those that are named, or what trains on the given records, or all.
+
+        Raises:
+            UserError: If a name is unknown.
+        """
+        for name in itertools.chain(self.options.methods, *self.budgets.values()):
+            if name not in METHODS:
+                meant = did_you_mean([name], METHODS)
+                raise UserError(f"`methods` has {name!r}, which is unknown. {meant}Known: {', '.join(METHODS)}.")
+        on_records = [method.name for method in METHODS.values() if method.data is REPAIR and not method.parent]
+        every = [name for name in METHODS if self.is_toy or name != "new-pairs"]
+        return self.options.methods or (on_records if self.options.records else every)
+
+    def sources(self, name: str) -> list[Records | Maker]:
+        """Return what is still to be made for a method: nothing for records that were given."""
+        method = METHODS[name]
+        return [] if self.options.records and method.data is REPAIR else list(method.sources.values())
+
     @cache  # noqa: B019
-    def load(self, split: str | None) -> Pairs:
-        """Load the pairs of a split, None for those to train on. A toy world is drawn, unless it is there."""
+    def load(self, split: str = "train") -> Pairs:
+        """Load the pairs of a split; `train` are those to train on. A toy world is drawn, unless it is there."""
+        names = {"validation": self.options.validation_split, "test": self.options.test_split}
         if self.world is not None:
             with self.lock("world"):
                 build_world(self.pairs_options.pairs, splits=dict(self.world), domain=DOMAIN)
-        return load_wanted(self.pairs_options, split)
+        return load_wanted(self.pairs_options, names.get(split))
 
     @property
     def pairs(self) -> Pairs:
-        return self.load(None)
+        return self.load()
+
+    @property
+    def size_of_data(self) -> tuple[int, int]:
+        """The number of training images and captions; a toy world need not be drawn."""
+        if self.world is not None:
+            return self.world["train"], CAPTIONS * self.world["train"]
+        return len(self.pairs.images), len(self.pairs.captions)
+
+    @cached_property
+    def kept(self) -> Pairs | None:
+        """Pictures of the toy base's own domain, to measure what is kept; of a split and a seed of their own."""
+        if self.world is None:
+            return None
+        splits = {"test": self.size.kept}
+        with self.lock("kept"):
+            folder = build_world(self.folder / "kept", splits=splits, seed=OTHER_SEED, domain=BASES)
+        return load_pairs(folder, split="test")
 
     @cached_property
     def truth(self) -> Truth:
@@ -98,23 +123,15 @@ class Setting:
         return self.retriever()
 
     @cached_property
-    def records(self) -> Dataset:
+    def records(self) -> Dataset | None:
         """The records that exist, checked and decoded once."""
-        return load_records(list(self.options.records))
+        return load_records(list(self.options.records)) if self.options.records else None
 
     def retriever(self) -> DualEncoder:
         return DualEncoder.from_pretrained(self.options.model)
 
-    @cache  # noqa: B019
-    def content(self, split: str | None = None) -> str:
-        """Digest what is trained from, and evaluated on: the same on any machine and in any folder."""
-        read = [self.load(each) for each in dict.fromkeys((None, split))]
-        data = [[each.images["image_id"][:], each.captions["caption"][:]] for each in read]
-        records = self.records["record_id"][:] if self.options.records else []
-        return digest([*data, self.base.digest, records])
-
     def lock(self, part: str, *, waits: bool = True) -> filelock.FileLock:
-        """Return the lock of a part of the study on this dataset, for the processes that share it."""
+        """Return the lock of a part of the study, for the processes that share it; it is free if its process ends."""
         folder = self.output / ".locks"
         folder.mkdir(parents=True, exist_ok=True)
         return filelock.FileLock(folder / f"{self.name}--{part}.lock", timeout=-1 if waits else 0)
@@ -125,121 +142,59 @@ class Setting:
         batch = self.options.batch_size or self.size.batch_size
         return {"per_device_train_batch_size": batch, **(self.options.training or {})}
 
-    def mining(self, records: Records) -> dict[str, Any]:
-        """Return the options of `mine`."""
-        shared = {"max_queries": self.max_queries, "d_i2t": self.options.d_i2t, "d_t2i": self.options.d_t2i}
-        return shared | dict(records.mine)
+    def claim(self) -> None:
+        """Record what decides the rows in the folder of the study.
 
-    def models_of(self, name: str) -> Models:
-        """Return the LLM and the editor of a method or of its data, by name."""
-        return self.models.get(name) or self.models[None]
-
-    def means(self, method: Method) -> frozenset[str]:
-        """Return what the data of a method need, as for a `Maker`; nothing if they were given."""
-        is_given = self.options.records and method.records == REPAIR
-        return frozenset() if is_given else method.means
-
-    def lacks(self, method: Method) -> list[str]:
-        """Return the options that a method needs and the study does not have."""
-        llm, editor = self.models_of(method.name)
-        places = {"llm": find_llm(llm)[0], "editor": find_editor(editor)[0]}
-        means = () if self.is_toy else sorted(self.means(method))
-        return [each for each in means if each == TOY or places.get(each) == "world"]
-
-    def deciding(self, method: Method | None) -> dict[str, Any]:
-        """Return the options that decide a method's results, besides its settings and seed; None is the base.
-
-        They name no folder of this machine, so that results can be kept beside a recipe.
+        Raises:
+            UserError: If the folder holds rows of other options, other data or other code.
         """
-        pairs = _deciding(self.pairs_options, but=("pairs", "image_folder"))
-        if self.world is not None:
-            pairs |= {"world": {**self.world, "domain": digest_of_domain(DOMAINS[DOMAIN]), "near": NEAR_MISSES}}
-        found: dict[str, Any] = {"pairs": pairs, "model": self.options.model, "near": self.options.near_misses}
-        if method is None:
-            return found
-        (llm, editor), used = self.models_of(method.name), self.means(method)
-        found |= {"training": self.training}
-        if method.records and used:
-            found |= {"mine": self.mining(method.records), "synthesize": dict(method.records.synthesize)}
-        found |= {"llm": _deciding(llm), "prompts": prompts_of(llm).digest()} if "llm" in used else {}
-        found |= {"editor": _deciding(editor)} if "editor" in used else {}
-        return found | ({"spacy_model": self.spacy_model} if "spacy_model" in used else {})
+        inputs = {"pairs_fingerprint": self.pairs.fingerprint, "model_digest": self.base.digest, "code": code_digest()}
+        now = Stage("study", None, (self.options, self.pairs_options, self.llm, self.editor), inputs).deciding
+        path = self.output / "study.json"
+        if not path.is_file():
+            self.output.mkdir(parents=True, exist_ok=True)
+            return write_json(path, now)
+        if changes := differences(read_json(path, needs=None), now):
+            raise UserError(
+                f"{self.output} has rows of other options, data or code: {changes}. Give another --output, or move "
+                f"{path.name} and rows/ away to train anew; what was paid stays."
+            )
 
-    @cache  # noqa: B019
-    def digest(self, method: str, split: str) -> str:
-        """Digest the options that decide a cell, besides its settings and seed."""
-        return digest(self.deciding(self.methods.get(method)) | {"split": split})
+    def check(self, names: Sequence[str], splits: Sequence[str]) -> None:
+        """Report a missing split, model or package before anything is paid, also in a dry run."""
+        self.records  # noqa: B018  # loads and checks them
+        for split in splits if self.world is None else ():
+            self.load(split)
+        if len(splits) > 1 and self.options.test_split == self.options.validation_split:
+            raise UserError(
+                f"`test_split` and `validation_split` are both {self.options.test_split}: settings would be chosen on "
+                "the results. Name one learning rate and one number of epochs, or another split."
+            )
+        needed = {NEEDS[loss] for name in names if (loss := METHODS[name].loss) in NEEDS}
+        if missing := [package for package in needed if importlib.util.find_spec(package) is None]:
+            raise UserError(f"`simclr` needs {missing[0]}: pip install 'repair-hf[study]', or leave this method out.")
+        sources = [source for name in names for source in self.sources(name)]
+        makers = [source for source in sources if isinstance(source, Maker)]
+        if len(makers) < len(sources) or any(maker.answers for maker in makers):
+            _check_knows(self, "llm", self.llm.llm)
+            check_llm(self.llm)
+        if len(makers) < len(sources) or any(maker.edits or maker.draws for maker in makers):
+            _check_knows(self, "editor", self.editor.editor)
+            check_editor(self.editor, from_text=any(maker.draws for maker in makers))
 
 
-def open_settings(
-    options: StudyOptions, pairs: StudyPairsOptions, llm: LLMOptions, editor: EditorOptions
-) -> list[Setting]:
-    """Return the study on each dataset, in order. Contradictions raise a UserError."""
-    if options.datasets is None:
-        name = options.size or ("small" if pairs.pairs is None else "pairs")
-        return [Setting(name, options, pairs, llm, editor)]
-    known, found = [*fields_of(PairsOptions), *OF_DATASET], []
-    for name, own in options.datasets.items():
-        _check_named("datasets", name, own, "pairs: data/flickr30k")
-        if unknown := [each for each in own if each not in known]:
-            raise UserError(f"`datasets` {name} has `{unknown[0]}`; a dataset may have {', '.join(known)}.")
-        try:
-            of_study = replace(options, datasets=None, **{key: own[key] for key in own if key in OF_DATASET})
-            of_pairs = replace(pairs, **{key: own[key] for key in own if key not in OF_DATASET})
-            found.append(Setting(name, of_study, of_pairs, llm, editor))
-        except UserError as error:
-            raise UserError(f"`datasets` {name}: {error}") from error
-    return found
+def _check_knows(setting: Setting, option: str, model: str) -> None:
+    if model.startswith("world") and not setting.is_toy:
+        raise UserError(f"`{option}` {model} knows the toy world alone; name a model, or methods that ask none.")
 
 
 def _check_options(options: StudyOptions, given: StudyPairsOptions) -> None:
-    pairs, known = given.pairs, {each.name for each in fields(RepairConfig) if each.init}
+    pairs = given.pairs
     if pairs is not None and options.size is not None:
         raise UserError(f"`size` {options.size} is one of the toy world, but `pairs` names {pairs}; leave one out.")
     if pairs is not None and options.model.startswith("world/") and not is_world(pairs):
-        raise UserError(
-            f"`model` {options.model} knows the toy world alone, and `pairs` names {pairs}; name the retriever to "
-            "train."
-        )
-    for name in options.training or {}:
-        if name in OWN_TRAINING:
-            raise UserError(f"`training` has {name!r}, which the study sets itself; leave it out.")
-        if name not in known:
-            raise UserError(f"`training` has {name!r}, which `repair-hf train` does not know.")
-
-
-def _deciding(options: Any, but: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the options that decide a result and are not at their defaults."""
-    ignored = {*but, *neutral_names(options)}
-    return {name: value for name, value in changed(options).items() if name not in ignored}
-
-
-def _models(options: StudyOptions, llm: LLMOptions, editor: EditorOptions) -> dict[str | None, Models]:
-    """Return the study's LLM and editor, and those of each swap: the study's, with the options that differ."""
-    # instances of the base classes, which the stages know; one ledger for all
-    llm = LLMOptions(**asdict(llm) | {"ledger": llm.ledger or options.output})
-    found: dict[str | None, Models] = {None: Models(llm, EditorOptions(**asdict(editor)))}
-    for name, own in (options.swaps or {}).items():
-        _check_named("swaps", name, own, "llm: openai/gpt-4o")
-        if taken := [each for each in ("max_usd", "max_calls", "ledger") if each in own]:
-            raise UserError(f"`swaps` {name} has `{taken[0]}`, which is one for all methods; give it beside `swaps`.")
-        known = changed(llm) | {"llm": llm.llm} | changed(editor) | {"editor": editor.editor}
-        for kind in ("llm", "editor"):
-            if _provider(own.get(kind, known[kind])) != _provider(known[kind]):
-                known.pop(f"{kind}_base_url", None)  # the other provider is not at this address
-        try:
-            found[name] = Models(*fill([LLMOptions, EditorOptions], known | own, "swaps"))
-        except UserError as error:
-            raise UserError(f"`swaps` {name}: {error}") from error
-    return found
-
-
-def _check_named(option: str, name: str, own: Any, example: str) -> None:
-    if not re.fullmatch(r"\w[\w.-]*", name):
-        raise UserError(f"`{option}` has {name!r}, which cannot be a folder's name; use letters, digits and dashes.")
-    if not isinstance(own, Mapping):
-        raise UserError(f"`{option}` {name} has {own!r}; give its options by name, such as `{example}`.")
-
-
-def _provider(id: str) -> str:
-    return id.removeprefix("litellm:").partition("/")[0]
+        raise UserError(f"`model` {options.model} knows the toy world alone, and `pairs` names {pairs}; name another.")
+    if own := set(OWN_TRAINING) & set(options.training or {}):
+        raise UserError(f"`training` has {min(own)!r}, which the study sets itself; leave it out.")
+    if unknown := [name for name in options.training or () if name not in fields_of(RepairConfig)]:
+        raise UserError(f"`training` has {unknown[0]!r}, which `repair-hf train` does not know.")

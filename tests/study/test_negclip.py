@@ -6,7 +6,7 @@ import pytest
 
 spacy = pytest.importorskip("spacy", reason="words are tagged by spaCy: pip install 'repair-hf[study]'")
 
-from repair_hf.study.methods.negclip import VERB_PHRASE, negatives, swap  # noqa: E402
+from repair_hf.study.negclip import VERB_PHRASE, negatives, swap  # noqa: E402
 
 
 @pytest.fixture(scope="module")

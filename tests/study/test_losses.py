@@ -8,13 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-from repair_hf.study.methods.losses import multi_positive, two_views
-from repair_hf.study.methods.repair import HardNegativesOnly
-from repair_hf.study.methods.simclr import TwoViews
-from repair_hf.study.methods.stablerep import TEMPERATURE, MultiPositive
-from repair_hf.study.methods.tripletclip import Triplet
+from repair_hf.study.losses import (
+    TEMPERATURE,
+    HardNegatives,
+    MultiPositive,
+    Triplet,
+    TwoViews,
+    multi_positive,
+    two_views,
+)
 from repair_hf.training.step import PairObjective, Step
-from tests.study.methods.counting import step, unit
+from tests.study.counting import step, unit
 
 NONE = -1
 # Four anchors with a negative pair each, but the third; image 0 is known to match caption 3 and that of its negative.
@@ -63,23 +67,23 @@ def test_triplets_are_two_such_losses_and_one_where_no_negative_is():
     assert found.item() == pytest.approx(PairObjective("none").terms(plain)["loss_global"].item())
 
 
-def test_hard_negatives_push_an_anchor_that_has_them():
-    """Anchor 0 has both, anchor 1 a caption, anchor 2 an image, anchor 3 none."""
-    one = step([[0, NONE, 4], [1, NONE, NONE], [2, NONE, 5], [3, NONE, NONE]],
-               [[0, 4, NONE], [1, 5, NONE], [2, NONE, NONE], [3, NONE, NONE]])  # fmt: skip
+def test_hard_negatives_push_an_anchor_that_has_them_and_what_stands_opposite_has_no_part():
+    """Anchor 0 has both, anchor 1 a caption, anchor 2 an image, anchor 3 none; each with an item that fits it."""
+    one = step([[0, 4, 6], [1, 5, NONE], [2, NONE, 7], [3, NONE, NONE]],
+               [[0, 4, 6], [1, 5, NONE], [2, NONE, 7], [3, NONE, NONE]])  # fmt: skip
     first, second, third = 0, 3, 5  # 3, 2, 2 and 1 pairs
     sides = [
         (pull(one, first, None, [0, 1]) + pull(one, None, first, [0, 2])) / 2,
         pull(one, second, None, [3, 4]),
         pull(one, None, third, [5, 6]),
     ]
-    found = HardNegativesOnly(0.25)
+    found = HardNegatives(0.25)
     loss = found.terms(one)["loss_grid"]
     assert loss.item() == pytest.approx(sum(sides) / 3, rel=1e-5) and found.weights == {"loss_grid": 0.25}
     one.images.retain_grad()
     loss.backward()
-    assert torch.isfinite(one.images.grad).all()  # some pairs have no image
-    masked = step([[0, NONE], [1, NONE]], [[0, 2], [1, NONE]], (0, 2))
+    assert torch.isfinite(one.images.grad).all()
+    masked = step([[0, 2, NONE], [1, NONE, NONE]], [[0, 2, NONE], [1, NONE, NONE]], (0, 2))
     assert found.terms(masked)["loss_grid"].item() == 0
 
 
@@ -107,9 +111,8 @@ def test_drawn_images_are_positives_of_their_anchors_image():
         positives = [j for j in logits if owner[j] == owner[i]]
         everything = math.log(sum(map(math.exp, logits.values())))
         total -= sum((logits[j] - everything) / len(positives) for j in positives)
-    found = MultiPositive(weight=0.5)
+    found = MultiPositive()
     assert found.terms(one)["loss_images"].item() == pytest.approx(total / 5, rel=1e-5)
-    assert found.weights == {"loss_images": 0.5}
     alone = multi_positive(unit(3).requires_grad_(), torch.arange(3), 0.1)
     assert alone.item() == 0
 
@@ -131,7 +134,7 @@ def test_every_loss_of_the_study_masks_known_matches(name):
         "triplet": Triplet(),
         "stablerep": MultiPositive(),
         "simclr": two_views_of(torch.randn(8, 6)),
-        "hard-neg-only": HardNegativesOnly(1.0),
+        "hard-neg-only": HardNegatives(1.0),
     }
     found = []
     for known in ([], [(0, 3), (3, 0), (0, 4), (0, 7), (4, 0)]):

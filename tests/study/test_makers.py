@@ -15,12 +15,12 @@ from repair_hf.llm.errors import RejectedRequest
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.run_folder import RunStopped
-from repair_hf.study.methods.alia import CONFIDENT_RANK, is_variant
-from repair_hf.study.methods.context import nearest_images
-from repair_hf.study.methods.samples import DROPPED
+from repair_hf.study.makers import CONFIDENT_RANK, is_variant
+from repair_hf.study.making import nearest_images
+from repair_hf.study.samples import DROPPED
 from repair_hf.toyworld import captions, renderer
 from repair_hf.toyworld.scenes import holds
-from tests.study.methods.counting import CountedEditor
+from tests.study.counting import CountedEditor
 
 MAKERS = load_makers()
 

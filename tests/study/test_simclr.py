@@ -13,11 +13,11 @@ from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.encoder.token_store import TokenStore
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
-from repair_hf.study.methods import simclr
-from repair_hf.study.methods.simclr import HEAD, TwoViews
+from repair_hf.study import losses
+from repair_hf.study.losses import HEAD, TwoViews
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.finetune import train
-from tests.study.methods.counting import step
+from tests.study.counting import step
 
 
 @pytest.fixture
@@ -28,10 +28,10 @@ def encoder(clip, clip_processor) -> DualEncoder:
 @pytest.fixture
 def objective(encoder, monkeypatch) -> TwoViews:
     """Its head has a few units, so that a test does not train 34 million."""
-    monkeypatch.setattr(simclr, "HIDDEN", 8)
-    monkeypatch.setattr(simclr, "OUT", 4)
-    monkeypatch.setattr(simclr, "SMALLEST", 1)
-    return TwoViews(encoder, weight=0.25)
+    monkeypatch.setattr(losses, "HIDDEN", 8)
+    monkeypatch.setattr(losses, "OUT", 4)
+    monkeypatch.setattr(losses, "SMALLEST", 1)
+    return TwoViews(encoder)
 
 
 @pytest.mark.parametrize("width, hidden", [(768, 4096), (384, 4096), (96, 1024)])
@@ -51,7 +51,7 @@ def test_two_views_of_each_anchors_image_are_encoded_and_train_tower_and_head(en
     one.batch["pixels"] = torch.arange(4, dtype=torch.uint8)[:, None, None, None].expand(4, 3, size, size)
     one.batch["texts"] = [TokenStore(encoder.preprocessor, [["a cat", "a dog"]])[np.arange(2)]]
     terms = objective.terms(one)
-    assert encoded[0][:, 0, 0, 0].tolist() == [3, 1, 4, 2] and objective.weights == {"loss_views": 0.25}
+    assert encoded[0][:, 0, 0, 0].tolist() == [3, 1, 4, 2]
     terms["loss_views"].backward()
     assert all(weight.grad.abs().sum() > 0 for name, weight in objective.head.named_parameters() if "weight" in name)
     assert all(weight.grad is not None for weight in encoder.model.vision_model.encoder.parameters())
@@ -78,7 +78,7 @@ def test_the_head_trains_and_is_not_saved(encoder, objective, pairs_folder, tmp_
     with safe_open(tmp_path / "out" / "model.safetensors", "pt") as saved:
         assert not [name for name in saved.keys() if "head" in name]  # noqa: SIM118
     for line in curve(tmp_path / "out"):
-        assert line["loss"] == pytest.approx(line["loss_global"] + line["loss_views"] / 4, abs=1e-3)
+        assert line["loss"] == pytest.approx(line["loss_global"] + line["loss_views"], abs=1e-3)
 
 
 def test_adapters_would_not_train_the_head(objective):

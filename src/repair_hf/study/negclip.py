@@ -4,13 +4,8 @@ Data: five generators swap two random parts of one kind: noun chunks of more tha
 adverbs, adjectives. Up to 5 negatives a caption, or none. No LLM.
 Loss: the default; a negative is one more caption of the batch, and each epoch draws one of a caption's.
 
-Our reading:
-- Singular and plural nouns are one generator, which swaps within one number: five generators, as in the paper, instead
-  of six.
-- Parts are swapped in place, so that spacing and case stay. Equal parts are not swapped.
-- The original's mined hard images are left out: RePair's table marks T- alone.
-- The draws are seeded and made once, with the study's spaCy model.
-- A swap may leave a caption true ("a cat and a dog"). The original does not check this either.
+Our reading: singular and plural nouns are one generator, as in RePair's paper, which also leaves out the original's
+hard images. Parts are swapped in place; equal ones are not. A swap may leave a caption true, as in the original.
 """
 
 from __future__ import annotations
@@ -20,8 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from repair_hf.evaluation.words import load_parser
-from repair_hf.study.methods.context import SEED, MakerContext
-from repair_hf.study.methods.method import Maker, Method, Sample
+from repair_hf.study.making import SEED, Maker, MakerContext, Sample
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc, Span
@@ -84,5 +78,4 @@ def _parts(document: Doc, matcher: Any) -> Iterator[list[Cut]]:
         yield [cut for token, cut in words if token.pos_ == pos]
 
 
-SWAPS = Maker("negclip", make, parses=True)
-METHOD = Method("negclip", {"negative": SWAPS})
+SWAPS = Maker("negclip", make)

@@ -12,10 +12,10 @@ from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.ledger import Ledger
 from repair_hf.pairs.dataset import Pairs, load_pairs
-from repair_hf.study.methods.context import MakerContext
+from repair_hf.study.making import MakerContext
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world
-from tests.study.methods.counting import CountedEditor
+from tests.study.counting import CountedEditor
 
 MAKERS = load_makers()
 

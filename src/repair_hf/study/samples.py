@@ -13,7 +13,7 @@ A sample belongs to a caption and holds a text, an image, or both. It plays one 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import datasets
 import numpy as np
@@ -38,14 +38,8 @@ DROPPED = Features(IDS | {"reason": Value("string"), "detail": Value("string")})
 class Samples(Anchors):
     """A fill of synthetic samples. Each is drawn with the caption that it belongs to.
 
-    The anchor's caption or one of its rewrites is drawn, and its image or one of its variants; all are equally likely.
-    Beside this pair stand a negative and a drawn image, if there are such samples.
-
-    Args:
-        pairs: The training pairs.
-        samples: Rows of `SAMPLES` by part.
-        truth: What is known to match; by default what `pairs` say.
-        seed: Seed of the draws.
+    The anchor's caption or one of its rewrites is drawn, and its image or one of its variants, all equally likely.
+    Beside this pair stand a negative and a drawn image, if there are such samples: rows of `SAMPLES` by part.
     """
 
     def __init__(
@@ -68,15 +62,6 @@ class Samples(Anchors):
                 images.append(new_images)
                 texts.append(new_texts)
         return np.stack(images, 1), np.stack(texts, 1)
-
-    def report(self) -> dict[str, Any]:
-        return super().report() | {f"samples_{part}": len(rows.owners) for part, rows in self._parts.items()}
-
-    def samples(self, images: np.ndarray, texts: np.ndarray) -> dict[str, int]:
-        return {
-            part: int(np.isin(texts, rows.texts).sum() if part in WITH_TEXT else np.isin(images, rows.images).sum())
-            for part, rows in self._parts.items()
-        }
 
     def _number(self, part: Part, samples: Dataset) -> _PartSamples:
         """Append the texts and images of a part's samples to those of the fill, and number them."""
@@ -111,13 +96,9 @@ class Samples(Anchors):
 
 
 class _PartSamples:
-    """The samples of a part.
+    """The samples of a part: (n,) the caption that each belongs to, its row of images and of captions, -1 without one.
 
-    Args:
-        part: Its name.
-        owners: (n,) the caption that each sample belongs to.
-        images, texts: (n,) its rows of images and of captions, -1 without one.
-        caption_image: (M,) the image of each caption.
+    `caption_image` is the image of each caption, (M,).
     """
 
     def __init__(

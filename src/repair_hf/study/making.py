@@ -7,8 +7,9 @@ at once, counts requests, reuses paid answers, and chooses one of several candid
 from __future__ import annotations
 
 import io
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,12 +22,10 @@ from PIL.PngImagePlugin import PngInfo
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.evaluation.words import MODEL
 from repair_hf.llm.client import AnswerError, ChatModel, Deferred
-from repair_hf.llm.cost import known_dollars
 from repair_hf.llm.prompts import Drawing
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.progress import Progress
-from repair_hf.study.methods.method import Maker
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.captions import write
 from repair_hf.synthesis.hosted import HostedEditor
@@ -37,11 +36,24 @@ from repair_hf.synthesis.sources import SCENE, SourceImages, UnreadableImage, op
 from repair_hf.synthesis.workers import work_through
 
 T = TypeVar("T")
+Sample = tuple[int, dict[str, Any]]  # the row of its caption, and its text or its image, or both
 Passes = Callable[[np.ndarray, np.ndarray], "np.ndarray | bool"]  # see `nearest_images`
 
 SEED = 0  # of all draws
 CANDIDATES = 3  # of each edited caption or image
-BLOCK = 256  # candidate images that are open, or compared, at once
+BLOCK = 256  # candidate images that are compared at once
+
+
+@dataclass(frozen=True)
+class Maker:
+    """How one kind of samples is made, once for all methods and seeds that use it."""
+
+    name: str  # name of the folder
+    make: Callable[[Any], Awaitable[Iterable[Sample]]]  # called with a `MakerContext`
+    prompt: str = ""  # what the LLM is asked about each caption; empty if it is not asked
+    answers: int = 0  # requested for each caption
+    edits: int = 0  # candidates of each edited image; 0 if no image is edited
+    draws: bool = False  # whether images are generated from text
 
 
 class NoSample(Exception):
@@ -53,21 +65,7 @@ class NoSample(Exception):
 
 
 class MakerContext:
-    """What a maker works with; `run` runs it.
-
-    Args:
-        maker: Says whether images are edited and drawn.
-        pairs: The training pairs.
-        encoder: The retriever, which chooses among candidates.
-        chat: The LLM.
-        editor: The image editor; None if no image is made.
-        spacy_model: Parser of captions: an installed model, a folder, or `world` for the toy world's own.
-        save_as: Format of new candidate images.
-
-    Attributes:
-        files: Candidate images.
-        llm_calls, images: Requests and candidate images, also repeated ones and those answered from the ledger.
-    """
+    """What a maker works with: it asks, edits and draws. `llm_calls` and `images` count reused answers, too."""
 
     def __init__(
         self,
@@ -83,7 +81,6 @@ class MakerContext:
         self.maker, self.pairs, self.encoder = maker, pairs, encoder
         self.chat, self.spacy_model = chat, spacy_model
         self.llm_calls = self.images = 0
-        self.files: set[Path] = set()
         self._dropped: dict[int, dict[str, str]] = {}  # caption -> row of `samples.DROPPED`
         self.sources = SourceImages(pairs.images)
         self.captions: list[str] = pairs.captions["caption"][:]
@@ -101,21 +98,13 @@ class MakerContext:
         """Make rows of `samples.SAMPLES`.
 
         Raises:
-            RunStopped: If a ceiling is reached or a provider is down; answers so far are kept.
-            BatchesOpen: If answers will come with a batch; what does not need them is done.
+            RunStopped: If a ceiling is reached, a provider is down, or answers will come with a batch.
         """
         await self.chat.collect()
         async with AsyncExitStack() as stack:
             for candidates in self._candidates.values():
                 await stack.enter_async_context(candidates.open())
             return [self.of_caption(row) | sample for row, sample in await self.maker.make(self)]
-
-    @property
-    def dollars(self) -> float | None:
-        """What texts and images have cost, in this run or an earlier one; None if a price is unknown."""
-        uses = [*self.chat.usage.values(), *(candidates.usage for candidates in self._candidates.values())]
-        known = known_dollars(uses)
-        return None if known is None else known + sum(use.dollars_saved for use in uses)
 
     def drop(self, row: int, reason: str, detail: str) -> None:
         self._dropped[row] = self.of_caption(row) | {"reason": reason, "detail": detail}
@@ -129,19 +118,15 @@ class MakerContext:
         """Return the id columns of a sample of a caption."""
         return {"caption_id": self.pairs.captions[row]["caption_id"], "image_id": self._image_ids[row]}
 
-    async def texts(
+    async def ask(
         self, keeps: Callable[[str, str], bool] = lambda caption, text: True, *, shows_image: bool = False
     ) -> dict[int, str]:
         """Let the LLM answer the prompt about each caption; return the answers by row.
 
-        An answer must differ from the caption. Of several, the one nearest to the caption is returned.
-
-        Args:
-            keeps: Whether a caption may have a text; by default any.
-            shows_image: Whether the LLM sees the caption's image.
+        An answer must differ from the caption and pass `keeps(caption, answer)`. Of several, the nearest is returned.
         """
 
-        async def ask(row: int) -> list[str]:
+        async def ask_one(row: int) -> list[str]:
             caption, answers = self.captions[row], self.maker.answers
             image = {"source_image": self.sources.url(int(self.pairs.caption_image[row]))} if shows_image else {}
             self.llm_calls += answers
@@ -153,14 +138,14 @@ class MakerContext:
             changed = [text for text in kept if bare_caption(text) != bare_caption(caption)]
             return _not_empty(changed, "no_op", "the answer equals the caption")
 
-        asked = await self._each(ask, f"Asking for {self.maker.name}", range(len(self.captions)))
+        asked = await self._each(ask_one, f"Asking for {self.maker.name}", range(len(self.captions)))
         if self.maker.answers == 1:
             return {row: texts[0] for row, texts in asked.items()}
         choices = select_captions(self.encoder, [self.captions[row] for row in asked], list(asked.values()))
         chosen = zip(asked.items(), choices, strict=True)
         return {row: texts[choice.candidate] for (row, texts), choice in chosen if choice.candidate is not None}
 
-    async def edited(
+    async def edit(
         self,
         instructions: Mapping[int, str],
         wanted: Callable[[list[int]], np.ndarray],
@@ -168,42 +153,35 @@ class MakerContext:
     ) -> dict[int, dict[str, Any]]:
         """Edit the image of each caption; return values of an image column, by row.
 
-        Args:
-            instructions: By row of captions.
-            wanted: Returns the vectors of the texts that the edits of some rows should be nearest to, (n, D).
-            passes: See `nearest_images`.
+        Of the candidates that differ and pass, the nearest to a text is returned: `wanted` gives its vector for some
+        rows, (n, D). See `nearest_images`.
         """
 
-        async def edit(row: int) -> list[Path]:
+        async def edit_one(row: int) -> list[Path]:
             candidates, image = self._candidates["edit"], int(self.pairs.caption_image[row])
             self.images += candidates.count
             files = _made(await candidates.make(image, instructions[row]))
-            self.files.update(files)
             before = pixels_of(self.sources.picture(image))
             changed = [path for path in files if pixels_of(open_picture(path.read_bytes())) != before]
             return _not_empty(changed, "no_op", "no candidate changed anything")
 
-        edits = await self._each(edit, "Editing images", instructions)
-        if not edits:
-            return {}
-        nearest = nearest_images(self.encoder, edits, wanted(list(edits)), passes)
+        edits = await self._each(edit_one, "Editing images", instructions)
+        nearest = nearest_images(self.encoder, edits, wanted(list(edits)), passes) if edits else {}
         for row in edits.keys() - nearest.keys():
             self.drop(row, "filtered", "no candidate passes the filters")
         return {row: as_cell(path) for row, path in nearest.items()}
 
-    async def drawn(self, texts: Mapping[int, str]) -> dict[int, dict[str, Any]]:
-        """Let the editor draw a text for each caption, by row, without another image; return as `edited`."""
+    async def draw(self, texts: Mapping[int, str]) -> dict[int, dict[str, Any]]:
+        """Let the editor draw a text for each caption, by row, without another image; return as `edit`."""
 
-        async def draw(row: int) -> dict[str, Any]:
+        async def draw_one(row: int) -> dict[str, Any]:
             self.images += 1
             return as_cell(_made(await self._candidates["draw"].make(0, Drawing(texts[row])))[0])
 
-        return await self._each(draw, "Drawing images", texts)
+        return await self._each(draw_one, "Drawing images", texts)
 
     async def _each(self, work: Callable[[int], Awaitable[T]], title: str, rows: Collection[int]) -> dict[int, T]:
-        """Process captions concurrently; return the results by row, in order.
-
-        Captions with useless answers or unreadable images are dropped.
+        """Process captions concurrently; return the results by row, in order, without what is useless or unreadable.
 
         Raises:
             BatchesOpen: If answers will come with a batch; what does not need them is done.
@@ -229,12 +207,10 @@ class MakerContext:
 
 
 def _made(files: Sequence[Path | None]) -> list[Path]:
-    """Return the images that the editor made, if any."""
     return _not_empty([path for path in files if path is not None], "editor_failed", "the editor gave no image")
 
 
 def _not_empty(found: list[T], reason: str, detail: str) -> list[T]:
-    """Return what was found; if it is nothing, raise NoSample."""
     if not found:
         raise NoSample(reason, detail)
     return found
@@ -256,13 +232,9 @@ def nearest_images(
     texts: np.ndarray,
     passes: Passes = lambda vectors, cosines: True,
 ) -> dict[int, Path]:
-    """Choose for each row the image nearest to a text; rows without an image that passes are left out.
+    """Choose for each row the image nearest to its text, (rows, D); rows without an image that passes are left out.
 
-    Args:
-        encoder: The retriever.
-        candidates: Files of images, by row.
-        texts: (rows, D) the vector of each text.
-        passes: Which of some candidates may be chosen, from their vectors (n, D) and cosines (n,).
+    `passes` says which of some candidates may be chosen, from their vectors (n, D) and cosines (n,).
     """
     tried = [(row, path, text) for (row, some), text in zip(candidates.items(), texts, strict=True) for path in some]
     best: dict[int, tuple[float, Path]] = {}

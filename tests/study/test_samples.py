@@ -1,6 +1,7 @@
 """The fills of the baselines: who is drawn in whose place, how often, what matches what, and what a share leaves."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import PIL.Image
@@ -10,12 +11,12 @@ from datasets import Dataset
 
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.pairs.truth import truth_of
-from repair_hf.study.cells import without_edits
-from repair_hf.study.methods.repair import HardNegatives
-from repair_hf.study.methods.samples import SAMPLES, Samples
-from repair_hf.study.methods.sugarcrepe import is_small
-from repair_hf.study.products import part_of
-from repair_hf.training.fills import PaperGrid
+from repair_hf.study.cells import fill_for
+from repair_hf.study.makers import is_small
+from repair_hf.study.methods import METHODS
+from repair_hf.study.products import Product
+from repair_hf.study.samples import SAMPLES, Samples
+from repair_hf.training.config import RepairConfig
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def test_an_original_and_what_may_replace_it_are_equally_likely(part, pairs):
     assert set(drawn.tolist()) == {original, new} and np.mean(drawn == new) == pytest.approx(0.5, abs=0.04)
     images, texts = fill.draw(np.arange(50), np.full(50, 5))
     assert (images == 2).all() and (texts == 5).all()
-    assert fill.share == 0 and fill.report()[f"samples_{part}"] == 1 and "beside_1" not in fill.report()
+    assert fill.share == 0 and "beside_1" not in fill.report()
 
 
 def test_negatives_and_drawn_images_stand_beside_their_own_caption(pairs):
@@ -51,7 +52,7 @@ def test_negatives_and_drawn_images_stand_beside_their_own_caption(pairs):
     assert (images[5].tolist(), texts[5].tolist()) == ([2, 13, 14], [5, 25, -1])
     assert (np.delete(images, [0, 5], 0)[:, 1:] == -1).all() and (np.delete(texts, [0, 5], 0)[:, 1:] == -1).all()
     assert fill.texts["edit_text"][:] == ["no circle", "no square"] and len(fill.images) == 3
-    assert fill.share == 2 / 24 and fill.samples(np.array([12, 14]), np.array([25])) == {"negative": 1, "drawn": 1}
+    assert fill.share == 2 / 24
     alone = Samples(pairs, {"negative": samples(pairs, {0: "no circle"})})
     assert alone.images is None and alone.draw(np.zeros(1, int), np.zeros(1, int))[0].tolist() == [[0, -1]]
 
@@ -88,8 +89,10 @@ def test_what_samples_are_known_to_match(pairs, grouped):
 
 
 def test_a_larger_share_holds_the_smaller(pairs):
-    made = samples(pairs, {row: f"text {row}" for row in range(20)})
-    kept = [set(part_of(made, share)["text"]) for share in (0.2, 0.6, 1.0)]
+    whole = Product(samples(pairs, {row: f"text {row}" for row in range(20)}), 20, 60, None)
+    parts = [whole.part(share) for share in (0.2, 0.6, 1.5)]
+    kept = [set(part.data["text"]) for part in parts]
+    assert [(part.samples, part.llm_calls) for part in parts] == [(4, 12), (12, 36), (20, 60)]
     assert [len(some) for some in kept] == [4, 12, 20]
     assert kept[0] < kept[1] < kept[2]
 
@@ -99,15 +102,12 @@ def test_a_hard_negative_changes_at_most_half_of_the_words():
     assert not is_small("a red ball on grey paper", "two dogs run through the snow")
 
 
-def test_without_edits_a_false_positive_is_opposite_its_annotation_or_nothing(pairs, repaired):
-    records = without_edits(repaired)
-    grid, alone = PaperGrid(pairs, records), HardNegatives(pairs, records)
-    assert grid.images is grid.texts is None and grid.edits_reachable() == {} and grid.share == alone.share > 0
-    anchors = np.arange(24)
-    images, texts = grid.draw(np.zeros(24, int), anchors)
+def test_without_edits_a_false_positive_is_opposite_its_annotation(pairs, repaired, tmp_path):
+    setting = SimpleNamespace(pairs=pairs, truth=truth_of(pairs)[0])
+    config = RepairConfig(str(tmp_path), fill="paper", loss="grid")
+    grid = fill_for(METHODS["wo-repair"], {"records": Product(repaired, len(repaired))}, setting, config)
+    assert grid.images is grid.texts is None and grid.edits_reachable() == {} and grid.share > 0
+    images, texts = grid.draw(np.zeros(24, int), np.arange(24))
     assert (images >= 0).tolist() == (texts >= 0).tolist()
     here = texts[:, 1:] >= 0
     assert (pairs.caption_image[texts[:, 1:][here]] == images[:, 1:][here]).all() and here.any(0).all()
-    hard = alone.draw(np.zeros(24, int), anchors)
-    assert (hard[0][:, 1] == -1).all() and (hard[1][:, 2] == -1).all()
-    assert (hard[0][:, [0, 2]] == images[:, [0, 2]]).all() and (hard[1][:, :2] == texts[:, :2]).all()

@@ -1,1 +1,0 @@
-"""The methods that the study compares, one file per method."""

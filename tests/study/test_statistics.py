@@ -1,0 +1,86 @@
+"""Means, differences and intervals against slow references; and that no printed score is bent."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+
+from repair_hf.study.results import BASE, Cell
+from repair_hf.study.statistics import MEASURES, Line, lines_of, mean_of, over_worlds
+from tests.study.made_rows import CASES, IMAGES, KEPT, plan, row, rows
+
+SHARES = {"plain": {"R@1": 0.5, "contrast": 0.6, "kept": 0.4}, "laclip": {"R@1": 0.6, "contrast": 0.55, "kept": 0.3}}
+
+
+def lines(seeds: int = 3) -> dict[str, Line]:
+    found = rows(plan(methods=["laclip"], seeds=seeds), lambda cell: SHARES.get(cell.method, {}))
+    return lines_of(found.values(), "test")["tiny"]
+
+
+def test_a_gain_is_the_mean_difference_of_both_metrics_and_the_score_the_mean_of_the_gains():
+    gains = lines()["laclip"].gains(lines()["plain"])
+    assert [round(100 * gains[name].mean) for name in MEASURES] == [10, -5, -10]
+    assert gains["score"].mean == pytest.approx((0.1 - 0.05 - 0.1) / 3, abs=0.01)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_an_interval_is_that_of_images_and_seeds(seeds):
+    """A slow reference: each image's residuals are summed, over all queries that are its own."""
+    one, other = (lines(seeds)[name] for name in ("laclip", "plain"))
+    images = {"i2t": np.arange(IMAGES), "t2i": np.arange(2 * IMAGES) // 2}
+    total, means = np.zeros(IMAGES + KEPT), []
+    for seed in range(seeds):
+        mean = 0.0
+        for way, of in images.items():
+            difference = one.rows[seed].right[way] - other.rows[seed].right[way]
+            mean += difference.mean() / 2
+            for image, value in zip(of, difference, strict=True):
+                total[image] += (value - difference.mean()) / len(difference) / 2 / seeds
+        means.append(mean)
+    n = len(total)
+    half = 1.959964 * math.sqrt((total**2).sum() * n / (n - 1))
+    if seeds == 3:
+        half = math.hypot(half, 4.303 * np.std(means, ddof=1) / math.sqrt(3))
+    low, high = one.gains(other)["R@1"].bounds
+    assert (low, high) == pytest.approx((np.mean(means) - half, np.mean(means) + half))
+
+
+def test_differences_are_paired_by_seed_and_query():
+    """Two methods that differ in one query of each seed: the interval of seeds is empty, that of images is narrow."""
+    cells = [[Cell("tiny", name, "test", seed) for seed in range(3)] for name in ("a", "b")]
+    base = row(Cell("tiny", BASE, "test"), {})
+    first = [row(cell, {"R@1": 0.2 + 0.2 * cell.seed}) for cell in cells[0]]
+    second = [row(cell, {"R@1": 0.2 + 0.2 * cell.seed}) for cell in cells[1]]
+    for one in second:
+        wrong = one["i2t_ranks"].index(3)
+        one.values["i2t_ranks"][wrong] = 1
+    gain = Line(base, second).gains(Line(base, first))["R@1"]
+    assert gain.mean == pytest.approx(1 / IMAGES / 2) and np.ptp(gain.seeds) == pytest.approx(0)
+    assert gain.bounds[1] - gain.bounds[0] < 0.05
+
+
+def test_a_mean_over_worlds_halves_what_each_image_moves():
+    gain = lines()["laclip"].gains(lines()["plain"])["score"]
+    both = over_worlds([gain, gain])
+    assert both.mean == pytest.approx(gain.mean) and (both.moved**2).sum() == pytest.approx((gain.moved**2).sum() / 2)
+    assert mean_of([gain, gain]).bounds == pytest.approx(gain.bounds)
+
+
+def test_unfinished_lines_are_left_out_and_plain_training_comes_first():
+    found = rows(plan(methods=["laclip", "repair-batch"], seeds=2), lambda cell: {})
+    del found[Cell("tiny", "laclip", "test", 1, 1e-4, 0.2)]
+    names = list(lines_of(found.values(), "test")["tiny"])
+    assert names[:2] == [BASE, "plain"] and "laclip" not in names and "repair-batch" in names
+    assert {f"repair-batch, blend {blend}" for blend in ("0.8", "0.6")} <= set(names)
+
+
+def test_what_a_coin_answers_scores_50_in_the_contrast_set_and_the_base_not_0():
+    """Chance, from random bits; the base is a model like any other."""
+    coin = row(Cell("tiny", "coin", "test"), {})
+    bits = np.random.default_rng(0).integers(0, 2, CASES).tolist()
+    coin.values |= {"contrast_caption": bits, "contrast_picture": bits[::-1]}
+    found = Line(row(Cell("tiny", BASE, "test"), {"contrast": 0.7}), [coin]).estimate(MEASURES["contrast"])
+    assert found.bounds[0] <= 0.5 <= found.bounds[1]
+    for measure, metric in product(MEASURES, (0, 1)):
+        assert 0 < row(Cell("tiny", BASE, "test"), {"R@1": 0.4}).right[MEASURES[measure][metric]].mean() < 1
