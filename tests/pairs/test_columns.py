@@ -19,7 +19,6 @@ from tests.pairs.made_sources import as_dataset, content, rows_of
 FILES = {
     "binary": pa.binary(),
     "large_binary": pa.large_binary(),
-    "binary_view": pa.binary_view(),
     "struct": pa.struct({"bytes": pa.binary(), "path": pa.string()}),
     "turned struct": pa.struct({"path": pa.string(), "bytes": pa.large_binary()}),
     "struct of bytes": pa.struct({"bytes": pa.binary()}),

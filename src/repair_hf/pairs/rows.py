@@ -12,7 +12,7 @@ from urllib.request import url2pathname
 from datasets import ClassLabel, Dataset, Features, Image, Value
 
 TEXTS = (Value("string"), Value("large_string"), Value("string_view"))
-BYTES = (Value("binary"), Value("large_binary"), Value("binary_view"))
+BYTES = (Value("binary"), Value("large_binary"))
 ID_COLUMNS = ("image_id", "filename")  # name the images
 MAYBE_IDS = ("cocoid", "id")  # do so where they repeat with the image; else they may number the captions
 IMAGES = Features({"image": Image(decode=False)})

@@ -18,7 +18,6 @@ from datasets import (
     Image,
     LargeList,
     List,
-    Value,
     concatenate_datasets,
     load_dataset,
     load_from_disk,
@@ -123,7 +122,7 @@ def _load_dataset(options: PairsOptions, problems: Problems) -> Dataset | Datase
         )
     try:
         found = load_folder(path, _named(options.caption_column), problems) if path.exists() else None
-        return found or load_any(source, options.pairs_config, options.pairs_revision)
+        return load_any(source, options.pairs_config, options.pairs_revision) if found is None else found
     except UserError:
         raise
     except UNLOADABLE as error:
@@ -149,8 +148,6 @@ def _with_images(rows: Dataset, columns: Sequence[str]) -> Dataset:
     """Let columns of image files, as bytes or as structs of bytes and path, be columns of images."""
     for column in columns:
         kind = rows.features.get(column)
-        if kind == Value("binary_view"):  # which Image cannot be cast from
-            rows = rows.cast_column(column, Value("large_binary"))
         if kind in BYTES or isinstance(kind, dict) and {"bytes"} <= set(kind) <= {"bytes", "path"}:
             rows = rows.cast_column(column, Image())
     return rows

@@ -42,9 +42,13 @@ def load_table(file: Path, problems: Problems) -> Dataset:
     try:
         if kind == ".parquet":
             return Dataset.from_parquet(str(file))
-        read = _separated if kind in SEPARATED else _listed if kind == ".json" else read_lines
+        lines: Iterator[tuple[int, Any]]
+        if kind == ".json":
+            lines = enumerate(parse_json(file.read_bytes()), start=1)
+        else:
+            lines = _separated(file) if kind in SEPARATED else read_lines(file)
         rows = []
-        for number, row in read(file):
+        for number, row in lines:
             if isinstance(row, dict):
                 rows.append(row)
             else:
@@ -63,10 +67,6 @@ def load_table(file: Path, problems: Problems) -> Dataset:
     features = {name: List(Value("string")) if has_lists[name] else Value("string") for name in names}
     made = {name: [(_texts if has_lists[name] else _text)(value) for value in columns[name]] for name in names}
     return Dataset.from_dict(made, features=Features(features))
-
-
-def _listed(file: Path) -> Iterator[tuple[int, Any]]:
-    return enumerate(parse_json(file.read_bytes()), start=1)
 
 
 def _separated(file: Path) -> Iterator[tuple[int, dict[str, str] | None]]:
