@@ -56,6 +56,13 @@ def test_a_table_that_is_not_quoted_keeps_all_rows_and_marks(tmp_path, separator
     assert [text.strip() for text in found] == expected
 
 
+@pytest.mark.parametrize("separator", ["\t", "|"])
+def test_balanced_marks_stay_where_other_cells_have_none(tmp_path, separator):
+    rows = [("image", "caption"), ("a.jpg", '"Go"'), ("b.jpg", "two dogs"), ("c.jpg", 'a "stop" sign')]
+    found, left_out = captions(tmp_path / "rows.tsv", "\n".join(map(separator.join, rows)))
+    assert (found, left_out) == (['"Go"', "two dogs", 'a "stop" sign'], 0)
+
+
 @pytest.mark.parametrize("quoting", [0, 1, 2])  # of the csv module: where needed, all, all but numbers
 @pytest.mark.parametrize(("name", "separator"), [("rows.csv", ","), ("rows.csv", ";"), ("rows.tsv", "\t")])
 def test_a_quoted_table_is_read_as_it_was_written(tmp_path, name, separator, quoting):

@@ -22,6 +22,8 @@ def with_ids_of(pairs: Pairs, records: Dataset) -> Dataset:
     else by its text. An item that is not among the pairs, or is there twice, keeps its id.
     """
     order = records.column_names
+    if "direction" not in order:  # no records, as the readers of their columns say
+        return records
     roles = [role for role in SOURCES if f"{role}_id" in order]
     ids = records.select_columns(["direction", *(f"{role}_id" for role in roles)]).with_format("pandas")[:]
     captions = pairs.captions["caption_id"][:]
