@@ -8,7 +8,29 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repair_hf.training.step import PairObjective, Step
+from repair_hf.training.step import PairObjective, Step, cross_entropy
+
+
+def softmax_loss(matrix: Tensor, visible: Tensor) -> Tensor:
+    """Return the symmetric cross-entropy (InfoNCE) of each pair over visible cells: of its row, and of its column.
+
+    A pair whose own cell is not visible has no loss; what is returned for it means nothing.
+
+    Shape:
+        matrix, visible: (..., P, P). Returns (..., P).
+
+    Example:
+        >>> softmax_loss(torch.zeros(8, 8), torch.ones(8, 8, dtype=torch.bool)).mean()  # ln 8
+        tensor(2.0794)
+    """
+    own = torch.eye(matrix.shape[-1], dtype=torch.bool, device=matrix.device).expand_as(matrix)
+    return (cross_entropy(matrix, visible, own) + cross_entropy(matrix.mT, visible.mT, own)) / 2
+
+
+def mean_over_pairs(each: Tensor, visible: Tensor) -> Tensor:
+    """Average the losses of the pairs, (..., P), whose own cell is visible: those that have an image and a caption."""
+    is_pair = visible.diagonal(dim1=-2, dim2=-1)
+    return each.where(is_pair, 0.0).sum(-1) / is_pair.sum(-1)
 
 
 def anchor_loss(step: Step) -> Tensor:

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from repair_hf.study.methods.losses import anchor_loss
+from repair_hf.study.methods.losses import anchor_loss, softmax_loss
 from repair_hf.study.methods.method import Method, Records
 from repair_hf.training.fills import PaperGrid
-from repair_hf.training.step import Objective, Step, softmax_loss
+from repair_hf.training.step import Objective, Step
 
 REPAIR = Records("repair")
 

@@ -48,8 +48,8 @@ class TwoViews(Objective, TrainerCallback):
         views = torch.cat([self.augment(originals) for _ in range(VIEWS)])
         vectors = F.normalize(self.head(self.features(views, step.batch).float()), dim=1)  # (2 B, OUT)
         one, other = vectors.chunk(VIEWS)
-        is_anchor = step.slots == 0
-        known = alike(step)[is_anchor][:, is_anchor]
+        anchors = step.own[step.slots[step.own] == 0]  # views are of this process's images alone
+        known = alike(step)[anchors][:, anchors]
         return {"loss_global": anchor_loss(step), "loss_views": two_views(one, other, TEMPERATURE, known)}
 
     def features(self, images: Tensor, batch: dict[str, Any]) -> Tensor:

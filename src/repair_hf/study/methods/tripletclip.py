@@ -14,8 +14,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from repair_hf.study.methods.context import MakerContext
+from repair_hf.study.methods.losses import mean_over_pairs, softmax_loss
 from repair_hf.study.methods.method import Maker, Method, Sample
-from repair_hf.training.step import Objective, Step, mean_over_pairs, softmax_loss
+from repair_hf.training.step import Objective, Step
 
 
 async def make(context: MakerContext) -> list[Sample]:
