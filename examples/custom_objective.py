@@ -2,14 +2,14 @@
 
     python examples/custom_objective.py
 
-An objective maps the similarity matrix of a step to named terms. The trainer adds them by weight and logs each. For
-your own data, change PAIRS and MODEL, and give the folder or Hub id of your records.
+An objective maps a step, with its similarity matrix, to named terms. The trainer adds them by weight and logs each.
+For your own data, change PAIRS and MODEL, and give the folder or Hub id of your records.
 """
 
 import torch
 from torch import Tensor
 
-from repair_hf import PairObjective, RepairConfig, load_pairs, load_records, train
+from repair_hf import PairObjective, RepairConfig, Step, load_pairs, load_records, train
 from repair_hf.cli.main import main as repair_hf
 
 PAIRS, RECORDS, MODEL = "runs/examples/world", "runs/examples/records", "world/base"
@@ -21,8 +21,9 @@ class EditMargin(PairObjective):
     weights = {"loss_margin": 0.5}  # in the loss; 1 for other terms
     margin = 2.0  # of logits
 
-    def forward(self, matrix: Tensor, visible: Tensor, anchors: Tensor) -> dict[str, Tensor]:
-        terms = super().forward(matrix, visible, anchors)  # loss_global, loss_grid
+    def terms(self, step: Step) -> dict[str, Tensor]:
+        terms = super().terms(step)  # loss_global, loss_grid
+        matrix, visible, anchors = step.matrix, step.visible, step.anchors
         pairs = torch.arange(len(matrix), device=matrix.device)
         beside = (anchors != pairs) & visible[anchors, pairs] & visible[pairs, anchors]  # (P,): pairs of an edit
         wrong = torch.maximum(matrix[anchors, pairs], matrix[pairs, anchors])  # with the anchor's image or caption

@@ -172,7 +172,7 @@ def wrong_types(pairs, model, processor):
         "`args` must be a RepairConfig": lambda: RepairTrainer(model, "out", pairs),
         "`train_dataset` must be Pairs.*text 'photos'": lambda: RepairTrainer(model, config, "photos"),
         "`eval_dataset` must be Pairs": lambda: RepairTrainer(model, config, pairs, data),
-        "`records` must be a Dataset": lambda: RepairTrainer(model, config, pairs, None, processor, records="out"),
+        "`records` must be a Dataset": lambda: RepairTrainer(model, config, pairs, None, processor, records=7),
         "The records lack .*they have .*image": lambda: RepairTrainer(
             model, config, pairs, None, processor, records=data
         ),

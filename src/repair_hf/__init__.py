@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # what editors and type checkers see, which do not run `__get
     from repair_hf.training.finetune import train as train
     from repair_hf.training.step import Objective as Objective
     from repair_hf.training.step import PairObjective as PairObjective
+    from repair_hf.training.step import Step as Step
     from repair_hf.training.trainer import RepairTrainer as RepairTrainer
 
 __version__ = "0.1.0"
@@ -51,6 +52,7 @@ _HOMES = {
     "PairCollator": "repair_hf.training.batches",
     "Objective": "repair_hf.training.step",
     "PairObjective": "repair_hf.training.step",
+    "Step": "repair_hf.training.step",
     "RepairConfig": "repair_hf.training.config",
     "RepairTrainer": "repair_hf.training.trainer",
     "push_model": "repair_hf.hub.push",

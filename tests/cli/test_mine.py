@@ -93,6 +93,21 @@ def test_images_of_equal_pixels_are_no_false_positives_of_each_other_and_are_cou
     assert {"again.png", "red_circle.png"} not in mined and {"again.png", "blue_circle.png"} in mined
 
 
+@pytest.mark.parametrize("more", [[], ["--max-queries", "11"]])
+def test_captions_of_equal_wording_are_one_query(more, flags, pairs_folder, tmp_path):
+    """They have the same positives and so the same false positives, which would be repaired and paid for twice."""
+    data = shutil.copytree(pairs_folder, tmp_path / "data")
+    lines = [json.loads(line) for line in (data / "captions.jsonl").read_text().splitlines()]
+    lines[5]["captions"][1] = f" {lines[0]['captions'][0].upper()}."
+    (data / "captions.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert main([*flags, "--pairs", str(data), *more]) == 0
+    asked = [row["q_id"] for row in rows(tmp_path / "out") if row["direction"] == "t2i"]
+    captions = load_pairs(data, split="all").captions
+    doubled = {captions["caption_id"][row] for row in (0, 11)}
+    assert len(asked) == len({*asked}) == (11 if more else 23) and len(doubled & {*asked}) <= 1
+    assert more or captions["caption_id"][0] in asked
+
+
 def test_one_image_has_no_wrong_answer(flags, pairs_folder, tmp_path, capsys):
     photographs = shutil.copytree(pairs_folder, tmp_path / "one")
     first = (photographs / "captions.jsonl").read_text().splitlines()[0]

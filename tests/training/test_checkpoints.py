@@ -152,8 +152,8 @@ def test_a_training_that_diverges_saves_no_model_and_keeps_finite_checkpoints(ra
 @pytest.mark.parametrize("place", ["loss", "gradient"])
 def test_the_first_step_that_is_not_finite_ends_a_training(place, repaired, fit, tmp_path):
     class Broken(PairObjective):
-        def forward(self, matrix, visible, anchors):
-            terms = super().forward(matrix, visible, anchors)
+        def terms(self, step):
+            terms, matrix = super().terms(step), step.matrix
             self.steps = getattr(self, "steps", 0) + 1
             if self.steps == 3:
                 zero = (matrix - matrix.detach()).sum()

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from repair_hf.runtime.options import UserError
+from repair_hf.training import config as config_of_training
 from repair_hf.training.config import RepairConfig
 
 ALONE = dict(chunk_size=0, per_device_train_batch_size=0, lora_rank=0, grid_weight=-1.0, seed=-1, data_seed=-1)
@@ -51,6 +52,15 @@ def test_bf16_alone_works_on_a_cpu(config):
     made = config(bf16=True, use_cpu=False)
     assert (made.device.type, made.mixed_precision) == ("cpu", "bf16")
     assert not config(use_cpu=False).use_cpu  # it identifies a run in its checkpoints
+
+
+def test_a_gpu_gets_processes_that_load_its_batches(config, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(config_of_training, "WORKERS", 3)
+    assert config(use_cpu=False).dataloader_num_workers == 3
+    assert config(use_cpu=True).dataloader_num_workers == 0
+    assert config(use_cpu=False, dataloader_num_workers=1).dataloader_num_workers == 1
+    assert config(dataloader_num_workers=2).recorded() == config().recorded()
 
 
 def test_of_several_gpus_a_process_takes_one(config, caplog, monkeypatch):

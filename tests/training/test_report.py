@@ -50,6 +50,20 @@ def test_few_used_edits_give_a_warning_before_the_training(repaired, fit, caplog
     assert "edits. `fill` edits can use all of them." in caplog.text
 
 
+def test_a_grid_loss_that_is_mostly_0_gives_a_warning(repaired, make_trainer, fit, caplog):
+    few = repaired.filter(lambda row: row["q_id"] == "blue_circle.png#1")
+    trainer = make_trainer(few, max_steps=12, paper=True)
+    loader, has_grid = trainer.get_train_dataloader(), []
+    for _ in range(2):
+        has_grid += [bool((batch["image_rows"] >= 0).sum(1).max() > 1) for batch in loader]
+    share = has_grid.count(False) / 12
+    assert 0.5 < share < 1 and trainer.plan["batches_without_grid"] == pytest.approx(share)
+    for folder, loss, warns in (("grid", "grid", True), ("batch", "batch", False)):
+        caplog.clear()
+        fit(few, folder, max_steps=12, paper=True, loss=loss)
+        assert (f"{100 * share:.0f}% of the batches have no grid, so their grid loss is 0." in caplog.text) == warns
+
+
 def test_two_steps_are_measured_and_leave_nothing(repaired, make_trainer, pairs, tmp_path):
     how = dict(validation=pairs, max_steps=9, save_strategy="steps", save_steps=1, report_to="tensorboard")
     trainer = make_trainer(repaired, **how)

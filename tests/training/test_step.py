@@ -15,9 +15,9 @@ from made_pairs import make_pairs, random_records
 from transformers import SiglipConfig, SiglipModel
 from transformers.models.clip import modeling_clip
 
-from repair_hf.pairs.truth import truth_of
+from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.training.fills import Anchors, Edits, PaperGrid
-from repair_hf.training.step import PairObjective, sigmoid_loss, softmax_loss, step_of
+from repair_hf.training.step import PairObjective, Step, cross_entropy, sigmoid_loss, step_of
 
 LOSSES = ("batch", "grid", "both", "none")
 SCALE = torch.tensor(7.0)
@@ -48,6 +48,16 @@ def slow_terms(loss: str, matrix, visible, anchors, grid_mean: str, *, sigmoid: 
     return terms
 
 
+def step_with(matrix, visible, anchors) -> Step:
+    """A step of these logits; a pair has no image or no caption if no cell of it is visible."""
+    n = len(matrix)
+    places = torch.arange(n)
+    image_rows, text_rows = (torch.where(visible.any(side), places, -1) for side in (1, 0))
+    truth = Truth(np.arange(n), np.arange(n), *(~visible).fill_diagonal_(False).nonzero().T.numpy())
+    pairs = matrix, torch.eye(n), image_rows, text_rows, anchors, places - anchors
+    return Step(*pairs, own=places, processes=1, truth=truth, scale=torch.ones(()), bias=None, batch={})
+
+
 def random_step(seed: int, n_anchors: int = 5) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Anchors with none to two pairs beside them, some of these without an image or a caption; some cells hidden."""
     rng = np.random.default_rng(seed)
@@ -68,7 +78,7 @@ def test_the_loss_equals_a_loop_over_cells(loss, sigmoid):
     for seed, grid_mean in product(range(8), ("grids", "anchors")):
         matrix, visible, anchors = random_step(seed)
         matrix.requires_grad_()
-        terms = PairObjective(loss, grid_mean=grid_mean, sigmoid=sigmoid)(matrix, visible, anchors)
+        terms = PairObjective(loss, grid_mean=grid_mean, sigmoid=sigmoid).terms(step_with(matrix, visible, anchors))
         expected = slow_terms(loss, matrix, visible, anchors, grid_mean, sigmoid=sigmoid)
         assert {name: value.item() for name, value in terms.items()} == pytest.approx(expected, rel=1e-5)
         sum(terms.values()).backward()
@@ -76,15 +86,40 @@ def test_the_loss_equals_a_loop_over_cells(loss, sigmoid):
         assert matrix.grad.abs().sum() > 0
 
 
+@pytest.mark.parametrize("sigmoid", [False, True])
+def test_known_matches_as_positives_are_soft_targets_of_rows_and_columns(sigmoid):
+    """Where nothing is known to match beyond the pairs, it is the loss of each pair's own."""
+    known = PairObjective("batch", sigmoid=sigmoid, positives="known")
+    for seed in range(4):
+        matrix, visible, anchors = random_step(seed)
+        one = step_with(matrix, visible, anchors)
+        images, texts = ((rows >= 0).nonzero().flatten().tolist() for rows in (one.image_rows, one.text_rows))
+        total, pairs, cell = 0.0, sorted({*images} & {*texts}), matrix.tolist()
+        for p in pairs:
+            if sigmoid:
+                matches = [q == p or not visible[p, q] for q in texts]
+                signed = [-cell[p][q] if match else cell[p][q] for q, match in zip(texts, matches, strict=True)]
+                total += sum(math.log(1 + math.exp(score)) for score in signed)
+                continue
+            row, column = [cell[p][q] for q in texts], [cell[q][p] for q in images]
+            goals = [cell[p][q] for q in texts if q == p or not visible[p, q]]
+            others = [cell[q][p] for q in images if q == p or not visible[q, p]]
+            for scores, targets in ((row, goals), (column, others)):
+                total += (math.log(sum(map(math.exp, scores))) - sum(targets) / len(targets)) / 2
+        assert known.terms(one)["loss_global"].item() == pytest.approx(total / len(pairs), rel=1e-5)
+    alone = step_with(matrix, torch.ones_like(visible), anchors)
+    assert known.terms(alone) == PairObjective("batch", sigmoid=sigmoid).terms(alone)
+
+
 @pytest.mark.parametrize(("n_anchors", "side"), [(1, 1), (2, 1), (128, 1), (4, 2), (4, 3)])
 def test_equal_logits_give_ln_of_the_batch_and_a_grid_ln_of_its_side(n_anchors, side):
     n = n_anchors * side
     zeros, visible, anchors = torch.zeros(n, n), torch.ones(n, n, dtype=torch.bool), torch.arange(n) // side * side
     terms = {"loss_global": pytest.approx(math.log(n), abs=1e-6), "loss_grid": pytest.approx(math.log(side), abs=1e-6)}
-    assert PairObjective("both")(zeros, visible, anchors) == terms
+    assert PairObjective("both").terms(step_with(zeros, visible, anchors)) == terms
     terms["loss_global"] = pytest.approx(math.log(n_anchors), abs=1e-6)
-    assert PairObjective("grid")(zeros, visible, anchors) == terms
-    found = PairObjective("batch", sigmoid=True)(zeros, visible, anchors)
+    assert PairObjective("grid").terms(step_with(zeros, visible, anchors)) == terms
+    found = PairObjective("batch", sigmoid=True).terms(step_with(zeros, visible, anchors))
     assert found["loss_global"].item() == pytest.approx(n * math.log(2), rel=1e-6)
 
 
@@ -92,11 +127,11 @@ def test_equal_logits_give_ln_of_the_batch_and_a_grid_ln_of_its_side(n_anchors, 
 def test_anchors_without_a_grid_do_not_change_the_mean_over_grids(alone):
     n = 3 + alone
     zeros, visible = torch.zeros(n, n, requires_grad=True), torch.ones(n, n, dtype=torch.bool)
-    anchors = torch.tensor([0, 0, 0, *range(3, n)])
-    assert PairObjective("grid")(zeros, visible, anchors)["loss_grid"].item() == pytest.approx(math.log(3))
-    over_anchors = PairObjective("grid", grid_mean="anchors")(zeros, visible, anchors)["loss_grid"].item()
+    one = step_with(zeros, visible, torch.tensor([0, 0, 0, *range(3, n)]))
+    assert PairObjective("grid").terms(one)["loss_grid"].item() == pytest.approx(math.log(3))
+    over_anchors = PairObjective("grid", grid_mean="anchors").terms(one)["loss_grid"].item()
     assert over_anchors == pytest.approx(math.log(3) / (1 + alone))
-    without = PairObjective("grid")(zeros, visible, torch.arange(n))["loss_grid"]
+    without = PairObjective("grid").terms(step_with(zeros, visible, torch.arange(n)))["loss_grid"]
     without.backward()
     assert without.item() == 0 and not zeros.grad.any()
 
@@ -106,10 +141,11 @@ def test_the_mean_over_anchors_of_two_halves_is_that_of_the_whole(sigmoid):
     """With two and with three grids: so accumulation needs no counting."""
     both = (one, seen, anchors), (two, also_seen, others) = [random_step(seed, 6) for seed in (1, 2)]
     local = PairObjective("grid", grid_mean="anchors", sigmoid=sigmoid)
-    halves = [local(*half)["loss_grid"].item() for half in both]
+    halves = [local.terms(step_with(*half))["loss_grid"].item() for half in both]
     whole, visible = torch.block_diag(one, two), torch.block_diag(seen, also_seen).bool()
-    visible[: len(one), len(one) :] = True  # cells of different grids take no part
-    found = local(whole, visible, torch.cat([anchors, others + len(one)]))["loss_grid"].item()
+    visible[: len(one), len(one) :] = seen.any(1)[:, None] & also_seen.any(0)  # cells of different grids
+    everything = step_with(whole, visible, torch.cat([anchors, others + len(one)]))
+    found = local.terms(everything)["loss_grid"].item()
     assert found == pytest.approx(sum(halves) / 2, rel=1e-5) and halves[0] != pytest.approx(halves[1], rel=0.01)
 
 
@@ -123,10 +159,12 @@ def test_the_losses_are_those_of_transformers():
     model = SiglipModel(SiglipConfig(text_config=text | dict(max_position_embeddings=4), vision_config=vision)).eval()
     found = model(input_ids=torch.randint(9, (5, 4)), pixel_values=torch.randn(5, 3, 8, 8), return_loss=True)
     visible = torch.ones(5, 5, dtype=torch.bool)
-    torch.testing.assert_close(sigmoid_loss(found.logits_per_image, visible).mean(), found.loss)
+    own = torch.eye(5, dtype=torch.bool)
+    torch.testing.assert_close(sigmoid_loss(found.logits_per_image, visible, own).mean(), found.loss)
     name = "image_text_contrastive_loss" if hasattr(modeling_clip, "image_text_contrastive_loss") else "clip_loss"
     expected = getattr(modeling_clip, name)(found.logits_per_text)  # renamed after 5.4
-    torch.testing.assert_close(softmax_loss(found.logits_per_image, visible).mean(), expected)
+    both = (cross_entropy(logits, visible, own) for logits in (found.logits_per_image, found.logits_per_text))
+    torch.testing.assert_close(sum(both).mean() / 2, expected)
 
 
 def batch_of(fill: Anchors, anchors: list[int], epoch: int = 0) -> dict[str, torch.Tensor]:
@@ -186,13 +224,13 @@ def test_captions_of_equal_wording_are_masked_in_every_loss(loss, sigmoid):
     assert losses[0] == losses[1] and losses[2] != losses[3]
 
 
-MADE = [(loss, sigmoid) for loss in ("batch", "grid", "both") for sigmoid in (False, True)]
+MADE = [*product(("batch", "grid", "both", "none"), (False, True), ("own", "known"))]
 
 
-def terms_of(images, texts, batch, fill, loss, *, sigmoid: bool) -> torch.Tensor:
+def terms_of(images, texts, batch, fill, loss, *, sigmoid: bool, positives: str) -> torch.Tensor:
     bias = torch.tensor(-3.0) if sigmoid else None
     step = step_of(images, texts, batch, fill.truth, SCALE, bias)
-    return sum(PairObjective(loss, sigmoid=sigmoid).terms(step).values())
+    return sum(PairObjective(loss, sigmoid=sigmoid, positives=positives).terms(step).values())
 
 
 def work(rank: int, folder: str, fill: Edits) -> None:
@@ -200,13 +238,15 @@ def work(rank: int, folder: str, fill: Edits) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     found = {}
-    for loss, sigmoid in MADE:
+    for loss, sigmoid, positives in MADE:
         images, texts = unit(60, 0).requires_grad_(), unit(60, 1).requires_grad_()
-        value = terms_of(images, texts, batch_of(fill, [[0, 3, 7], [8, 10, 5]][rank]), fill, loss, sigmoid=sigmoid)
+        batch, how = batch_of(fill, [[0, 3, 7], [8, 10, 5]][rank]), dict(sigmoid=sigmoid, positives=positives)
+        value = terms_of(images, texts, batch, fill, loss, **how)
         value.backward()
         for gradient in (images.grad, texts.grad):
             dist.all_reduce(gradient)
-        found[loss, sigmoid] = value.item(), images.grad / 2, texts.grad / 2
+        dist.all_reduce(mean := value.detach() / 2)
+        found[loss, sigmoid, positives] = mean.item(), images.grad / 2, texts.grad / 2
     torch.save(found, f"{folder}/{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
@@ -214,7 +254,7 @@ def work(rank: int, folder: str, fill: Edits) -> None:
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="autograd has threads for a GPU, which a fork loses")
 def test_two_processes_have_the_loss_and_the_gradients_of_one(tmp_path):
-    """Their anchors have different numbers of pairs."""
+    """Their anchors have different numbers of pairs, and each computes the rows and columns of its own alone."""
     fill = Edits(PAIRS, random_records(14, 3))
     per_half = [int((batch_of(fill, half)["text_rows"] >= 0).sum()) for half in ([0, 3, 7], [8, 10, 5])]
     assert per_half[0] != per_half[1] and 0 < fill.share < 1
@@ -225,12 +265,11 @@ def test_two_processes_have_the_loss_and_the_gradients_of_one(tmp_path):
     for process in both:
         process.join(120)
     assert [process.exitcode for process in both] == [0, 0]
-    for rank in range(2):
-        found = torch.load(tmp_path / f"{rank}.pt")
-        for loss, sigmoid in MADE:
-            images, texts = unit(60, 0).requires_grad_(), unit(60, 1).requires_grad_()
-            batch = batch_of(fill, [0, 3, 7, 8, 10, 5])
-            value = terms_of(images, texts, batch, fill, loss, sigmoid=sigmoid)
-            value.backward()
-            assert found[loss, sigmoid][0] == pytest.approx(value.item(), rel=1e-5)
-            torch.testing.assert_close(found[loss, sigmoid][1:], (images.grad, texts.grad), atol=1e-6, rtol=1e-4)
+    for rank, (loss, sigmoid, positives) in product(range(2), MADE):
+        found = torch.load(tmp_path / f"{rank}.pt")[loss, sigmoid, positives]
+        images, texts = unit(60, 0).requires_grad_(), unit(60, 1).requires_grad_()
+        batch = batch_of(fill, [0, 3, 7, 8, 10, 5])
+        value = terms_of(images, texts, batch, fill, loss, sigmoid=sigmoid, positives=positives)
+        value.backward()
+        assert found[0] == pytest.approx(value.item(), rel=1e-5)
+        torch.testing.assert_close(found[1:], (images.grad, texts.grad), atol=1e-6, rtol=1e-4)

@@ -18,7 +18,6 @@ from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.runtime.options import UserError
 from repair_hf.training import batches
 from repair_hf.training.finetune import train
-from repair_hf.training.step import Objective, PairObjective
 from repair_hf.training.trainer import RepairTrainer
 
 
@@ -148,23 +147,6 @@ def test_chunks_and_groups_of_captions_give_the_gradients_of_the_whole(
     assert sum(chunks) == (2 if chunk_size else 1) * sum(whole)  # in chunks each twice
 
 
-class GridAlone(PairObjective):
-    def forward(self, matrix, visible, anchors):
-        return {"loss_grid": super().forward(matrix, visible, anchors)["loss_grid"]}
-
-
-def test_accumulation_leaves_the_mean_over_anchors_as_it_is(repaired, one_step, make_trainer):
-    """Also where one half of the step has more grids than the other."""
-    how = dict(paper=True, grid_mean="anchors", seed=2)
-    trainer = make_trainer(repaired, per_device_train_batch_size=8, **how)
-    images = next(iter(trainer.get_train_dataloader()))["image_rows"]
-    has_grid = (images >= 0).sum(1) > 1
-    assert has_grid[:4].sum() != has_grid[4:].sum()
-    how["objective"] = GridAlone("grid", grid_mean="anchors")
-    whole = one_step(repaired, "whole", per_device_train_batch_size=8, **how)
-    assert_same(whole, one_step(repaired, "cut", gradient_accumulation_steps=2, **how), rtol=1e-3, atol=1e-5)
-
-
 @pytest.mark.parametrize("named", [{}, dict(paper=True), dict(loss="batch")])
 def test_few_records_or_those_of_one_direction_train_too(named, repaired, fit, tmp_path):
     one_way = repaired.filter(lambda row: row["direction"] == "t2i")
@@ -208,28 +190,15 @@ def test_plain_training_masks_captions_of_equal_wording(pairs, fit, tmp_path):
     assert all(line["loss"] == 0 == line["grad_norm"] for line in curve(tmp_path / "out"))
 
 
-class Margin(Objective):
-    weights = {"loss_margin": 0.5}
-
-    def forward(self, matrix, visible, anchors):
-        is_anchor = anchors == torch.arange(len(anchors))
-        gaps = (1 + matrix - matrix.diagonal()[:, None]).clamp(min=0)
-        return {"loss_margin": gaps[visible & is_anchor[:, None]].mean(), "size": matrix.square().mean()}
-
-
-def test_an_objective_of_ones_own_gets_matrix_visible_and_anchors(repaired, fit, tmp_path):
-    fit(repaired, objective=Margin())
-    for line in curve(tmp_path / "out"):
-        assert line["loss"] == pytest.approx(0.5 * line["loss_margin"] + line["size"], rel=1e-3)
-
-
-def test_an_objective_with_parameters_outside_the_model_is_an_error(make_trainer, clip):
-    objective = Margin()
-    objective.temperature = torch.nn.Parameter(torch.ones(()))
-    with pytest.raises(UserError, match="Margin has parameters"):
-        make_trainer(objective=objective)
-    clip.temperature = objective.temperature
-    make_trainer(objective=objective, model=clip)
+def test_records_are_given_by_folder_and_arguments_may_be_left_out(
+    clip_folder, pairs, repaired, records_folder, config, tmp_path, monkeypatch
+):
+    given = (repaired, str(records_folder), [records_folder])
+    one, two, three = (RepairTrainer(clip_folder, config(), pairs, records=each).fill.report() for each in given)
+    assert one == two == three and one["edits_i2t"] == 12
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="step of 128 pairs"):  # the default, and these pairs are few
+        RepairTrainer(clip_folder, train_dataset=pairs)
 
 
 def test_the_scale_stays_below_100_and_has_no_weight_decay(clip, make_trainer, tmp_path):
@@ -263,8 +232,12 @@ def test_what_is_not_there_raises(clip, make_trainer, config, pairs):
         make_trainer(gradient_accumulation_steps=4)
     with pytest.raises(UserError, match="RepairConfig"):
         RepairTrainer(clip, {"max_steps": 3}, pairs)
-    with pytest.raises(UserError, match="`records`"):  # before the model is opened
-        RepairTrainer("no-such-model", config(), pairs, records="out/records")
+    with pytest.raises(UserError, match="no-such-records"):  # before the model is opened
+        RepairTrainer("no-such-model", config(), pairs, records="out/no-such-records")
+    with pytest.raises(UserError, match="`records`"):
+        RepairTrainer("no-such-model", config(), pairs, records=7)
+    with pytest.raises(UserError, match="`train_dataset`"):
+        RepairTrainer(clip, config())
     del clip.logit_scale
     with pytest.raises(UserError, match="`logit_scale`"):
         make_trainer(model=clip)

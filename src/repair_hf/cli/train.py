@@ -44,26 +44,30 @@ def __getattr__(name: str) -> tuple[type, ...]:
 def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> None:
     """Train, or print what a training would take."""
     from repair_hf.pairs.dataset import load_wanted
-    from repair_hf.training.finetune import open_trainer
+    from repair_hf.training.finetune import open_trainer, train_each
 
     is_first = config.process_index == 0
     if is_first:
         print(_setup(config))
     config.output_dir = stage.output
     pairs = load_wanted(pairs_options)
-    validation = None if config.eval_strategy == "no" else load_wanted(pairs_options, options.validation_split)
+    evaluates = config.eval_strategy != "no" or options.learning_rates
+    validation = load_wanted(pairs_options, options.validation_split) if evaluates else None
     if stage.dry_run:
         with tempfile.TemporaryDirectory() as scratch:
             config.output_dir = scratch  # transformers' Trainer creates the folder
             return _try_out(open_trainer(options, pairs, config, validation=validation), stage.output)
-    trainer = open_trainer(options, pairs, config, validation=validation)
+    if options.learning_rates:
+        summary = train_each(options, pairs, config, validation=validation)
+    else:
+        trainer = open_trainer(options, pairs, config, validation=validation)
+        if is_first:
+            _print_plan(trainer)
+        if (finished := trainer.stage.summary) is None:
+            trainer.train()
+        summary = finished or trainer.summary
     if is_first:
-        _print_plan(trainer)
-    finished = trainer.stage.summary
-    if finished is None:
-        trainer.train()
-    if is_first:
-        _print_summary(finished or trainer.summary)
+        _print_summary(summary)
         print(f"-> {stage.output}")
         tested = changed(pairs_options) | {"split": None}  # so evaluate uses its own default
         suggest("evaluate", *flags(tested), "--model", stage.output, "--output", f"{stage.output}-test")
@@ -78,7 +82,7 @@ def _setup(config: RepairConfig) -> str:
 def _try_out(trainer: RepairTrainer, output: str) -> None:
     """Check the output folder, take two steps, and print what the training would take."""
     from repair_hf.training.checkpoints import find_checkpoint
-    from repair_hf.training.report import measure_step, warn_of_unused
+    from repair_hf.training.report import measure_step, warn_of_plan
 
     is_first, scratch = trainer.is_world_process_zero(), trainer.args.output_dir
     trainer.args.output_dir = output
@@ -87,7 +91,7 @@ def _try_out(trainer: RepairTrainer, output: str) -> None:
     trainer.args.output_dir = scratch
     if is_first:
         _print_plan(trainer)
-        warn_of_unused(trainer.plan)
+        warn_of_plan(trainer.plan)
     found, steps = measure_step(trainer), trainer.plan["steps"]
     if is_first:
         items = f"{trainer.plan['images_per_step']:,.0f} images and {trainer.plan['texts_per_step']:,.0f} captions"
@@ -135,5 +139,8 @@ def _print_summary(summary: dict[str, Any]) -> None:
     )
     if (trained := summary.get("parameters_trained", 0)) < summary.get("parameters", 0):
         print(f"        {trained:,} of {summary['parameters']:,} parameters are trained")
+    for rate, (i2t, t2i) in summary.get("learning_rates", {}).items():
+        kept = "   <- kept" if float(rate) == summary["learning_rate"] else ""
+        print(f"rate    {rate:8} R@1 I2T {i2t:.2%}   T2I {t2i:.2%}{kept}")
     if "eval_i2t_R@1" in summary:
         print(f"eval    R@1 I2T {summary['eval_i2t_R@1']:.2%}   T2I {summary['eval_t2i_R@1']:.2%}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -60,12 +61,72 @@ def has_adapters(model: Any) -> bool:
     return bool(getattr(model, "peft_config", None))
 
 
+def weight_groups(model: torch.nn.Module, decaying: Collection[str], args: Any) -> list[dict[str, Any]]:
+    """Return the groups of an optimizer: the weights of each learning rate and weight decay.
+
+    With `layer_decay`, the rate of a layer is multiplied by it once more than that of the layer above: once for the
+    last layer, and once more for the embeddings than for the first layer (Bao et al., 2022, "BEiT").
+
+    Args:
+        model: What is trained.
+        decaying: Names of the weights that have a weight decay.
+        args: Has `learning_rate`, `image_learning_rate` (None for the same), `layer_decay` and `weight_decay`.
+    """
+    weights, rates = dict(model.named_parameters()), dict[str, float]()
+    for tower, parts in TOWERS.items():
+        has_own = tower == "image" and args.image_learning_rate is not None
+        own = args.image_learning_rate if has_own else args.learning_rate
+        names = [name for name in weights if {*parts} & {*name.split(".")}]
+        layers = {name: int(found[1]) for name in names if (found := re.search(r"\.layers?\.(\d+)\.", name))}
+        layers |= {name: -1 for name in names if ".embeddings." in name}
+        depth = 1 + max(layers.values(), default=-1)
+        rates |= {name: own * args.layer_decay ** (depth - layers[name]) if name in layers else own for name in names}
+    groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
+    for name, weight in weights.items():
+        if weight.requires_grad:
+            key = rates.get(name, args.learning_rate), args.weight_decay if name in decaying else 0.0
+            groups.setdefault(key, []).append(weight)
+    order = sorted(groups, key=lambda key: key[0] != args.learning_rate)  # the first rate is in the log
+    return [{"params": groups[key], "lr": key[0], "weight_decay": key[1]} for key in order]
+
+
 def as_json(config: Any) -> dict[str, Any] | None:
     """Return a configuration of peft as JSON, for the record of a run."""
     if config is None:
         return None
     values = {name: sorted(value) if isinstance(value, set) else value for name, value in config.to_dict().items()}
     return json.loads(json.dumps(values, default=str))
+
+
+def check_parameters(objective: torch.nn.Module, model: torch.nn.Module) -> None:
+    """Raise an error for an objective with parameters outside the model, which would not be trained."""
+    known = {id(parameter) for parameter in model.parameters()}
+    if any(id(parameter) not in known for parameter in objective.parameters()):
+        raise UserError(
+            f"{type(objective).__name__} has parameters of its own, which would not be trained. Make them a part of "
+            "the model while it trains."
+        )
+
+
+def check_model(model: PreTrainedModel, global_loss: str | None) -> bool:
+    """Check that a model can be trained, and return whether it is trained with the sigmoid loss.
+
+    Without that loss SigLIP's bias has no effect, and is frozen.
+
+    Raises:
+        UserError: If it has no logit scale, adapters already, or not the bias that `global_loss` needs.
+    """
+    name, parameters = type(model).__name__, dict(model.named_parameters())
+    if any("lora_" in each for each in parameters):
+        raise UserError("The model has an adapter. Give the adapter's folder, which is loaded merged into its base.")
+    if "logit_scale" not in parameters:
+        raise UserError(f"{name} has no `logit_scale`; a CLIP- or SigLIP-like dual encoder has one.")
+    if global_loss == "sigmoid" and "logit_bias" not in parameters:
+        raise UserError(f"`global_loss` sigmoid needs a `logit_bias`, which {name} lacks; leave it out.")
+    sigmoid = "logit_bias" in parameters and global_loss != "softmax"
+    if "logit_bias" in parameters:
+        parameters["logit_bias"].requires_grad_(sigmoid)
+    return sigmoid
 
 
 def _lora(model: PreTrainedModel, rank: int, towers: str) -> Any:

@@ -93,6 +93,13 @@ def export_blend(model: str | Path, base: str | Path, weight: float, output: str
     return stage.run(write)
 
 
+def untrained(model: Any) -> dict[str, Tensor]:
+    """Copy the weights of a model that is about to be trained, for `blend`. Adapters need no copy."""
+    if has_adapters(model):
+        return {}
+    return {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
+
+
 def _check_same(base: Mapping[str, Tensor], tuned: Mapping[str, Tensor]) -> None:
     names = sorted(base.keys() | tuned.keys())
     shapes = {name: [tuple(side[name].shape) if name in side else None for side in (base, tuned)] for name in names}

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
 from repair_hf.encoder.embedder import Embedder, settled
-from repair_hf.encoder.models import load_model
+from repair_hf.encoder.models import load_model, weights_dtype
 from repair_hf.encoder.padding import check_padding, settle_end
 from repair_hf.encoder.preprocessing import Preprocessor, report_captions
 from repair_hf.encoder.token_store import TokenStore
@@ -122,7 +122,7 @@ class DualEncoder(Embedder):
     def _image_vectors(self, images: Any, share: slice) -> Iterator[torch.Tensor]:
         for pixels in self.preprocessor.batches(images, self.batch_size, share):  # (B, 3, H, W)
             with self._inference():
-                values = self.preprocessor.normalize(pixels.to(self.device)).to(self.model.dtype)
+                values = self.preprocessor.normalize(pixels.to(self.device)).to(weights_dtype(self.model))
                 yield self.model.get_image_features(pixel_values=values).pooler_output.float().cpu()
 
     def _text_vectors(self, texts: list[str], done: Callable[[int], Any]) -> torch.Tensor:

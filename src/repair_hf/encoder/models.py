@@ -60,10 +60,11 @@ def load_model(
     Raises:
         UserError: If it cannot be loaded, its weights are missing or damaged, or it is an adapter without its base.
     """
-    model, how = locate(id_or_folder), {"dtype": _dtype(dtype), "attn_implementation": attn_implementation}
+    wanted = _dtype(dtype)
+    model, how = locate(id_or_folder), {"dtype": torch.float32, "attn_implementation": attn_implementation}
     settle_hub(model)
     if has_file(model, ADAPTER, revision):
-        return _with_adapter(model, revision, how)
+        return _cast(_with_adapter(model, revision, how), wanted)
     with explained(model, KIND):
         config = AutoConfig.from_pretrained(model, revision=revision)
         model_class: Any = AutoModelForZeroShotImageClassification
@@ -74,7 +75,12 @@ def load_model(
     check_weights(model, found)
     if not Path(model).exists():  # an adapter that is trained on it names this commit
         loaded.config._commit_hash = extract_commit_hash(cached_file(model, CONFIG, revision=revision), None)
-    return loaded
+    return _cast(loaded, wanted)
+
+
+def weights_dtype(model: PreTrainedModel) -> torch.dtype:
+    """Return the type of a model's weights, apart from its logit scale and bias."""
+    return next(weight.dtype for weight in model.parameters() if weight.numel() > 1)
 
 
 def homes(id_or_folder: str | Path, revision: str | None = None) -> tuple[Home, Home]:
@@ -90,6 +96,14 @@ def check_peft(what: str) -> None:
     """Raise a `UserError` if peft, which `what` needs, is not installed."""
     if importlib.util.find_spec("peft") is None:
         raise UserError(f"{what} needs peft, which is not installed: `pip install 'repair-hf[peft]'`.")
+
+
+def _cast(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """Cast the weights in place. Logit scale and bias stay float32: bfloat16 would round a scale of 100 to 98.9."""
+    for weight in (*model.parameters(), *model.buffers()):
+        if weight.numel() > 1 and weight.is_floating_point():
+            weight.data = weight.data.to(dtype)
+    return model
 
 
 def _dtype(dtype: str | torch.dtype) -> torch.dtype:

@@ -124,12 +124,19 @@ def find_false_positives(
 
 
 def draw_queries(
-    positives: Truth, caption_image: np.ndarray, max_queries: int, *, d_i2t: int, d_t2i: int, seed: int = 0
+    positives: Truth,
+    caption_image: np.ndarray,
+    max_queries: int,
+    *,
+    d_i2t: int,
+    d_t2i: int,
+    captions: np.ndarray | None = None,
+    seed: int = 0,
 ) -> dict[str, np.ndarray]:
     """Draw `max_queries` images and as many of their captions at random: rows by direction, ascending.
 
     Only queries are drawn that have a wrong answer, of a direction that is mined. `caption_image` is the image of each
-    caption, (M,).
+    caption, (M,). `captions` are rows of captions that may be drawn; by default all.
     """
     n_images, n_captions = len(positives.image_class), len(caption_image)
     of_image, of_caption = np.zeros(n_images, np.int64), np.zeros(n_captions, np.int64)  # positives
@@ -137,6 +144,8 @@ def draw_queries(
         of_image += np.bincount(image, minlength=n_images)
         of_caption += np.bincount(caption, minlength=n_captions)
     is_i2t, is_t2i = (of_image < n_captions) & (d_i2t > 0), (of_caption < n_images) & (d_t2i > 0)
+    if captions is not None:
+        is_t2i &= np.isin(np.arange(n_captions), captions)
     images = np.union1d(np.flatnonzero(is_i2t), caption_image[is_t2i])
     drawn = np.random.default_rng([seed, 1]).permutation(images)[:max_queries]
     captions = np.flatnonzero(is_t2i & np.isin(caption_image, drawn))

@@ -142,10 +142,14 @@ class Mining:
         how: Any = {"k_mine": options.k_mine, "device": self.encoder.device}
         if options.search != "exact":
             how["index"] = Index(options.search, options.search_effort)
+        asked = np.unique(positives.wording, return_index=True)[1]  # captions of equal wording are one query
         if (count := options.max_queries) is not None:
-            how["queries"] = draw_queries(positives, self.pairs.caption_image, count, **kept, seed=options.seed)
+            drawn = positives, self.pairs.caption_image, count
+            how["queries"] = draw_queries(*drawn, **kept, captions=asked, seed=options.seed)
         images, texts = vectors
         failures, recall = find_false_positives(images, texts, positives, **kept, **how)
+        rows = failures.with_format("numpy")[:]
+        failures = failures.select(np.flatnonzero((rows["direction"] == "i2t") | np.isin(rows["q"], asked)))
         if options.false_positives == "random":
             failures = at_random(failures, images, texts, positives, options.seed)
         about = {"search": options.search, "recall": recall, "ranks": "lower bounds"}

@@ -16,7 +16,7 @@ from transformers import TrainerCallback, TrainingArguments
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.runtime.options import UserError
-from repair_hf.training.step import Objective, PairObjective, Step, mean_over_pairs, softmax_loss
+from repair_hf.training.step import Objective, PairObjective, Step, cross_entropy
 
 HIDDEN, OUT, TEMPERATURE = 4096, 256, 0.1  # SLIP's head; SimCLR's and StableRep's temperature
 SMALLEST = 384  # width of SLIP's smallest tower
@@ -93,8 +93,8 @@ class TwoViews(Objective, TrainerCallback):
         views = torch.cat([self.augment(originals) for _ in range(VIEWS)])
         vectors = F.normalize(self.head(self.features(views, step.batch).float()), dim=1)  # (2 B, OUT)
         one, other = vectors.chunk(VIEWS)
-        is_anchor = step.slots == 0
-        known = alike(step)[is_anchor][:, is_anchor]
+        anchors = step.own[step.slots[step.own] == 0]  # views are of this process's images alone
+        known = alike(step)[anchors][:, anchors]
         return {"loss_global": anchor_loss(step), "loss_views": two_views(one, other, TEMPERATURE, known)}
 
     def features(self, images: Tensor, batch: dict[str, Any]) -> Tensor:
@@ -133,6 +133,28 @@ def _views(height: int, width: int) -> nn.Module:
         views.RandomGaussianBlur((blur, blur), (0.1, 2.0), p=0.5),
         views.RandomHorizontalFlip(p=0.5),
     )
+
+
+def softmax_loss(matrix: Tensor, visible: Tensor) -> Tensor:
+    """Return the symmetric cross-entropy (InfoNCE) of each pair over visible cells: of its row, and of its column.
+
+    A pair whose own cell is not visible has no loss; what is returned for it means nothing.
+
+    Shape:
+        matrix, visible: (..., P, P). Returns (..., P).
+
+    Example:
+        >>> softmax_loss(torch.zeros(8, 8), torch.ones(8, 8, dtype=torch.bool)).mean()  # ln 8
+        tensor(2.0794)
+    """
+    own = torch.eye(matrix.shape[-1], dtype=torch.bool, device=matrix.device).expand_as(matrix)
+    return (cross_entropy(matrix, visible, own) + cross_entropy(matrix.mT, visible.mT, own)) / 2
+
+
+def mean_over_pairs(each: Tensor, visible: Tensor) -> Tensor:
+    """Average the losses of the pairs, (..., P), whose own cell is visible: those that have an image and a caption."""
+    is_pair = visible.diagonal(dim1=-2, dim2=-1)
+    return each.where(is_pair, 0.0).sum(-1) / is_pair.sum(-1)
 
 
 def anchor_loss(step: Step) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from copy import copy
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from repair_hf.runtime.redaction import hide_keys
 from repair_hf.training.options import Hyperparameters
 
 logger = logging.getLogger(__name__)
+
+WORKERS = min(4, (os.cpu_count() or 1) // 2)  # that load batches for a GPU
 
 
 @dataclass
@@ -46,6 +49,9 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
             self.disable_tqdm = not sys.stderr.isatty()
         # transformers takes bf16 for that of a GPU unless the CPU is named
         self.use_cpu |= is_launched_on_cpu() or (bool(self.bf16) and not torch.accelerator.is_available())
+        if self.dataloader_num_workers is None:  # the batches are the same with any number
+            self.dataloader_num_workers = 0 if self.use_cpu or not torch.accelerator.is_available() else WORKERS
+        self.restore_callback_states_from_checkpoint |= self.early_stopping_patience is not None
         self._check_values()
         TrainingArguments.__post_init__(self)  # type: ignore[no-untyped-call]
         check_launch(self.world_size)
@@ -102,6 +108,8 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
 
     def prepared(self, *, has_validation: bool) -> RepairConfig:
         """Return a copy for a trainer: with pairs to evaluate on, it keeps the best model unless it saves others."""
+        if self.early_stopping_patience is not None and not has_validation:
+            raise UserError("`early_stopping_patience` needs `eval_strategy`, and pairs to evaluate on.")
         made = copy(self)
         if has_validation and made.save_strategy == "no":
             if made.eval_strategy == "no":

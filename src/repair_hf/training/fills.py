@@ -19,17 +19,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.truth import Truth, truth_of
+from repair_hf.records.dataset import load_records, one_split
 from repair_hf.records.index import Groups, index_failures
 from repair_hf.records.origin import check_pairs, with_ids_of
-from repair_hf.runtime.options import UserError
+from repair_hf.runtime.items import check_items
+from repair_hf.runtime.options import UserError, expect
 from repair_hf.training.config import RepairConfig
 
 logger = logging.getLogger(__name__)
@@ -199,6 +202,21 @@ class PaperGrid(_FromRecords):
     def edits_reachable(self) -> dict[str, float]:
         sides = (("i2t", self.i2t, self._fits_image), ("t2i", self.t2i, self._fits_text))
         return {way: len(np.unique(used[used >= 0])) / side.n_edits for way, side, used in sides if side.n_edits}
+
+
+def open_records(records: Any, pairs: Pairs, revision: str | None = None) -> Dataset | None:
+    """Return records in memory, or load them from folders and Hub ids whose pairs have not changed since.
+
+    Raises:
+        UserError: As `load_records`; or if a folder was made of other items, or `records` are of another type.
+    """
+    places = [records] if isinstance(records, str | Path) else records
+    if isinstance(places, list | tuple):
+        for place in places:
+            check_items(place, pairs.items)
+        return load_records(places, revision=revision)
+    expect(records, (Dataset, DatasetDict, type(None)), "records", "a Dataset, or a folder or Hub id of records")
+    return None if records is None else one_split(records)
 
 
 def fill_of(pairs: Pairs, records: Dataset | None, args: RepairConfig, truth: Truth | None) -> Anchors:

@@ -13,6 +13,7 @@ from repair_hf.runtime.options import SEEDS, Bounded, Declaration, TruthOptions,
 Fill = Literal["edits", "paper"]
 Loss = Literal["batch", "grid", "both", "none"]
 GridMean = Literal["grids", "anchors"]
+Positives = Literal["own", "known"]
 Metric = Literal["t2i_MRR", "i2t_MRR", "t2i_R@1", "i2t_R@1", "t2i_R@5", "i2t_R@5", "t2i_R@10", "i2t_R@10"]
 
 
@@ -48,12 +49,18 @@ class Hyperparameters(Bounded):
     grid_mean: GridMean = opt(
         "grids", "Average the grid loss over the `grids` of a batch, as in the paper, or over all its `anchors`."
     )
+    positives: Positives = opt(
+        "own", "What a pair must rank first: its `own` image and caption, or all that are `known` to match."
+    )
     blend: float = opt(
         1.0,
         "Save base + blend * (tuned - base): below 1, less of what the base knew is forgotten.",
         main=True,
         least=0,
         most=1,
+    )
+    augment: Literal["none", "crop"] = opt(
+        "none", "Crop each training image anew in each epoch, to 90% to 100% of its area; none is mirrored."
     )
     global_loss: Literal["softmax", "sigmoid"] | None = opt(
         None, "Loss over the batch; by default sigmoid for a model with a `logit_bias`, such as SigLIP, else softmax."
@@ -77,6 +84,15 @@ class Hyperparameters(Bounded):
     cache_images: bool = opt(True, "Keep resized images in a memory-mapped file.", neutral=True)
 
     learning_rate: float = opt(1e-5, "Peak learning rate.", main=True)
+    image_learning_rate: float | None = opt(
+        None, "Peak learning rate of the image tower. Default: that of --learning-rate.", least=0
+    )
+    layer_decay: float = opt(
+        1.0, "Multiply the learning rate by this once more for each layer further from the output.", above=0, most=1
+    )
+    early_stopping_patience: int | None = opt(
+        None, "Stop after this many evaluations without a better one. Default: never.", least=1
+    )
     weight_decay: float = opt(0.1, "Weight decay of AdamW; not for biases, norms, other vectors and the logit scale.")
     warmup_steps: float = opt(0.1, "Warm-up steps; below 1, a fraction of all steps.")
     lr_scheduler_type: str = opt("cosine", "Learning rate schedule.")
@@ -113,7 +129,9 @@ class Hyperparameters(Bounded):
     ddp_find_unused_parameters: bool | None = opt(
         False, "Argument of DDP; every trained parameter gets a gradient.", neutral=True
     )
-    dataloader_num_workers: int = opt(0, "Processes that load batches; 0 loads them in the main one.", neutral=True)
+    dataloader_num_workers: int | None = opt(
+        None, "Processes that load batches; 0 loads them in the main one. Default: 0, or 4 for a GPU.", neutral=True
+    )
     dataloader_prefetch_factor: int | None = opt(
         None, "Batches that each loading process prepares ahead.", neutral=True
     )
@@ -185,6 +203,12 @@ class TrainOptions(TruthOptions):
     )
     records_revision: str | None = opt(
         None, "Branch, tag or commit of records on the Hub, such as round-1. Default: the newest."
+    )
+    learning_rates: list[float] = opt(
+        [],
+        "Train with each of these, and keep the model with the best mean R@1 on --validation-split.",
+        main=True,
+        above=0,
     )
     any_model: bool = opt(False, "Accept a --model other than the one that the records were made with.", neutral=True)
     validation_split: str = opt("validation", "Split of the pairs that --eval-strategy evaluates on.", main=True)

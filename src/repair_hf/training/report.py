@@ -16,7 +16,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 logger = logging.getLogger(__name__)
 
-ENOUGH = 0.5  # share of a direction's edits that a run should use; below it, a warning
+ENOUGH = 0.5  # share of a direction's edits that a run should use, and of its batches that should have a grid
 
 
 def plan(trainer: Any, steps: int | None = None) -> dict[str, Any]:
@@ -32,12 +32,15 @@ def plan(trainer: Any, steps: int | None = None) -> dict[str, Any]:
     encoded, firsts = np.zeros(2), (len(fill.pairs.images), len(fill))  # images and captions; the first edit of each
     sizes = (first + len(table or ()) for first, table in zip(firsts, (fill.images, fill.texts), strict=True))
     used = [np.zeros(size + 1, bool) for size in sizes]  # the last flag is that of row -1, none
+    no_grid: list[bool] = []  # of each batch
     for epoch in range(math.ceil(steps / sampler.batches)):
         anchors = sampler.order(epoch)[: (steps - epoch * sampler.batches) * sampler.batch_size]
         drawn = fill.draw(np.full(len(anchors), epoch), anchors)  # (n, S) each
         encoded += [count_distinct(rows, len(rows) // args.train_batch_size) for rows in drawn]
         for flags, rows in zip(used, drawn, strict=True):
             flags[rows] = True
+        has_grid = (np.maximum(*drawn) >= 0).sum(1) > 1
+        no_grid += (~has_grid.reshape(-1, args.train_batch_size * args.world_size).any(1)).tolist()
     edits = (first + np.flatnonzero(flags[first:-1]) for first, flags in zip(firsts, used, strict=True))
     counts, reachable, samples = fill.report(), fill.edits_reachable(), fill.samples(*edits)
     n_edits = sum(counts[f"edits_{way}"] for way in reachable)
@@ -47,6 +50,7 @@ def plan(trainer: Any, steps: int | None = None) -> dict[str, Any]:
         "pairs_per_step": sampler.batch_size,
         "images_per_step": encoded[0] / steps,
         "texts_per_step": encoded[1] / steps,
+        "batches_without_grid": float(np.mean(no_grid)),
         "fill": counts,
         "edits_reachable": reachable,
         "samples_encoded": samples,
@@ -60,8 +64,14 @@ def count_distinct(rows: np.ndarray, n_batches: int) -> int:
     return int((np.diff(batches, axis=1, prepend=-1) > 0).sum())
 
 
-def warn_of_unused(planned: dict[str, Any]) -> None:
-    """Warn of a training that leaves most edits of a direction out."""
+def warn_of_plan(planned: dict[str, Any]) -> None:
+    """Warn of a training that leaves most edits of a direction out, or most of whose batches have no grid."""
+    if planned["objective"] in ("grid", "both") and planned["batches_without_grid"] > ENOUGH:
+        logger.warning(
+            "%.0f%% of the batches have no grid, so their grid loss is 0. Synthesize more records, raise "
+            "`per_device_train_batch_size`, or use `loss` batch.",
+            100 * planned["batches_without_grid"],
+        )
     reach, sizes = planned["edits_reachable"], planned["fill"]
     used = {way: planned["samples_encoded"][way] / sizes[f"edits_{way}"] for way in reach}
     if used and min(used.values()) < ENOUGH:

@@ -1,7 +1,8 @@
 """A training step: a list of pairs, one similarity matrix, one loss.
 
 All pairs of a step, of all processes, make one matrix with images in rows and captions in columns. Its diagonal holds
-the pairs themselves. Cells that are known to match are not visible (see `pairs.truth`).
+the pairs themselves. Cells that are known to match are not visible (see `pairs.truth`). Each process computes the rows
+and columns of its own pairs, as open_clip does with `--local-loss --gather-with-grad`.
 
 | `loss` | what is compared |
 |---|---|
@@ -18,21 +19,21 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.nn.functional import all_gather
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
 
 from repair_hf.pairs.truth import Truth
-from repair_hf.runtime.options import UserError
-from repair_hf.training.config import RepairConfig
-from repair_hf.training.options import GridMean, Loss
+from repair_hf.training.options import GridMean, Loss, Positives
 
 MAX_LOGIT_SCALE = math.log(100)
+
+Cells: TypeAlias = tuple[Tensor, Tensor, Tensor]  # logits, visible, positive
 
 
 def encode(
@@ -63,13 +64,14 @@ def encode(
     pixels, texts = batch["pixels"], batch["texts"]
 
     def forward(modules: list[nn.Module], images: Tensor, captions: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        found = modules.pop(0)(pixel_values=normalize(images), **captions)
+        one = modules.pop(0) if len(modules) > 1 else modules[0]  # an objective may run backward several times
+        found = one(pixel_values=normalize(images), **captions)
         return found.image_embeds, found.text_embeds
 
     parts: list[tuple[Tensor, Tensor]] = []
     with nullcontext() if in_chunks else autocast():
         for images, captions in zip(pixels.tensor_split(len(texts)), texts, strict=True):
-            modules = [inner if parts else model, inner]  # of this forward, and of its repetition
+            modules = [inner if parts else model, inner]  # of this forward, and of its repetitions
             if in_chunks:
                 parts.append(checkpoint(forward, modules, images, captions, use_reentrant=False))
             else:
@@ -79,30 +81,58 @@ def encode(
 
 @dataclass(frozen=True)
 class Step:
-    """The P pairs of a training step, of all processes."""
+    """The P pairs of a training step, of all processes, L of them this process's own.
+
+    A loss is a mean over all pairs. Each process computes the part of its own pairs, times the number of processes:
+    the mean over the processes is the loss, and the mean of their gradients is its exact gradient.
+    """
 
     images: Tensor  # (P, D) unit vectors; zeros where a pair has no image
     texts: Tensor  # (P, D)
-    visible: Tensor  # (P, P) bool, images in rows: which cells may be compared
+    image_rows: Tensor  # (P,) rows of `truth`; -1 where a pair has no image
+    text_rows: Tensor  # (P,)
     anchors: Tensor  # (P,) the pair that each pair stands beside; an anchor's is its own place
     slots: Tensor  # (P,) 0 for an anchor, then the place beside it
+    own: Tensor  # (L,) places of this process's pairs; they are consecutive
+    processes: int
+    truth: Truth
     scale: Tensor  # () after exp
     bias: Tensor | None  # () of the logits, for the sigmoid loss
     batch: dict[str, Any]  # this process's batch, see `PairCollator`
 
     @cached_property
     def matrix(self) -> Tensor:
-        """The logits, (P, P), images in rows."""
-        logits = self.scale * self.images.float() @ self.texts.float().mT
-        return logits if self.bias is None else logits + self.bias
+        """The logits of all pairs, (P, P), images in rows."""
+        return self.logits(self.images, self.texts)
+
+    @cached_property
+    def visible(self) -> Tensor:
+        """Which cells of `matrix` may be compared, (P, P) bool: pairs, and those not known to match."""
+        every = torch.arange(len(self.anchors), device=self.anchors.device)
+        return self.masks(every, every)[0]
+
+    def logits(self, images: Tensor, texts: Tensor) -> Tensor:
+        """Return the logits of (..., R, D) images with (..., C, D) captions, (..., R, C)."""
+        found = self.scale * images.float() @ texts.float().mT
+        return found if self.bias is None else found + self.bias
+
+    def masks(self, images: Tensor, texts: Tensor, *, several: bool = False) -> tuple[Tensor, Tensor]:
+        """Return which of some pairs' images, (R,), and captions, (C,), are compared, and which match, (R, C) each.
+
+        With `several`, all that is known to match does; otherwise only an image and a caption of one pair do, and the
+        others that are known to match are not compared.
+        """
+        image_rows, text_rows = self.image_rows[images], self.text_rows[texts]
+        there = (image_rows >= 0)[:, None] & (text_rows >= 0)
+        own = (images[:, None] == texts) & there
+        known = self.truth.known(image_rows, text_rows) & there | own
+        return (there, known) if several else (there & ~known | own, own)
 
 
 def step_of(
     images: Tensor, texts: Tensor, batch: dict[str, Any], truth: Truth, scale: Tensor, bias: Tensor | None = None
 ) -> Step:
     """Join the pairs of all processes.
-
-    Every process computes the whole loss, so the mean of the processes' gradients is its exact gradient.
 
     Args:
         images: (n_images, D) embeddings of the batch's distinct images.
@@ -119,34 +149,19 @@ def step_of(
     here = (rows[:, :2] >= 0).any(1)
     image_rows, text_rows, slots = rows[here].unbind(1)  # (P,) each
     is_anchor = slots == 0
-    visible = ~truth.known(image_rows, text_rows)
-    visible.fill_diagonal_(True)
-    visible &= (image_rows >= 0)[:, None] & (text_rows >= 0)
     anchors = is_anchor.nonzero().flatten()[is_anchor.cumsum(0) - 1]
+    rank, processes = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    owner = torch.arange(len(rows), device=rows.device) // len(at_image)
+    own = (owner[here] == rank).nonzero().flatten()
     all_images, all_texts = vectors[here].chunk(2, 1)
-    return Step(all_images, all_texts, visible, anchors, slots, scale, bias, batch)
+    pairs = all_images, all_texts, image_rows, text_rows, anchors, slots
+    return Step(*pairs, own, processes, truth, scale, bias, batch)
 
 
 def gather(rows: Tensor) -> Tensor:
     """Concatenate the rows of all processes, as many each, and keep their gradient."""
     is_alone = not dist.is_initialized() or dist.get_world_size() == 1
-    return rows if is_alone else _Gather.apply(rows)  # type: ignore[no-untyped-call]
-
-
-class _Gather(torch.autograd.Function):
-    """Concatenate the rows of all processes. Backward: sum the gradients from all processes."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:
-        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, rows.contiguous())
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        gradient = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(gradient)
-        return gradient.chunk(dist.get_world_size())[dist.get_rank()]
+    return rows if is_alone else torch.cat(all_gather(rows.contiguous()))  # type: ignore[no-untyped-call]
 
 
 def _pick(vectors: Tensor, places: Tensor) -> Tensor:
@@ -155,23 +170,18 @@ def _pick(vectors: Tensor, places: Tensor) -> Tensor:
 
 
 class Objective(nn.Module):
-    """Map a step to the terms of its loss. Override `forward`, or `terms` for a loss that needs embeddings."""
+    """Map a step to the terms of its loss. Override `terms`."""
 
     weights: Mapping[str, float] = {}
     """Weights of terms in the loss; 1 for a term that is not named."""
 
-    def forward(self, matrix: Tensor, visible: Tensor, anchors: Tensor) -> dict[str, Tensor]:
-        """Return the terms by the names under which they are logged.
+    def terms(self, step: Step) -> dict[str, Tensor]:
+        """Return the terms by the names under which they are logged, () each.
 
-        Shape:
-            matrix: (P, P) logits, images in rows. visible: (P, P) bool, which cells may be compared. anchors: (P,) the
-            pair that each pair stands beside; an anchor's is its own place.
+        With several processes, the mean over them is the term: each returns the part of its own pairs, see `Step`, or
+        all return the whole.
         """
         raise NotImplementedError
-
-    def terms(self, step: Step) -> dict[str, Tensor]:
-        """Return the terms of a step."""
-        return self(step.matrix, step.visible, step.anchors)
 
 
 class PairObjective(Objective):
@@ -183,35 +193,70 @@ class PairObjective(Objective):
         grid_mean: Average the losses of the grids over the `grids` of the batch, as in the paper, or over all
             `anchors`: then an anchor without a grid counts as 0.
         sigmoid: Use SigLIP's loss instead of the softmax's.
+        positives: Each pair's `own` image and caption alone, or all that are `known` to match; the others are masked.
     """
 
     def __init__(
-        self, loss: Loss = "both", grid_weight: float = 1.0, grid_mean: GridMean = "grids", *, sigmoid: bool = False
+        self,
+        loss: Loss = "both",
+        grid_weight: float = 1.0,
+        grid_mean: GridMean = "grids",
+        *,
+        sigmoid: bool = False,
+        positives: Positives = "own",
     ) -> None:
         super().__init__()
         self.loss, self.grid_mean, self.weights = loss, grid_mean, {**self.weights, "loss_grid": grid_weight}
-        self.per_pair = sigmoid_loss if sigmoid else softmax_loss
+        self.sigmoid, self.several = sigmoid, positives == "known"
 
-    def forward(self, matrix: Tensor, visible: Tensor, anchors: Tensor) -> dict[str, Tensor]:
-        is_anchor = anchors == torch.arange(len(anchors), device=anchors.device)
-        cells = visible if self.loss in ("batch", "both") else visible & is_anchor & is_anchor[:, None]
-        terms = {"loss_global": mean_over_pairs(self.per_pair(matrix, cells), cells)}
+    def terms(self, step: Step) -> dict[str, Tensor]:
+        everything, own = torch.arange(len(step.anchors), device=step.own.device), step.own
+        if self.loss in ("grid", "none"):
+            everything, own = everything[step.slots == 0], own[step.slots[own] == 0]
+        terms = {"loss_global": self._over_pairs(step, own, everything)}
         if self.loss in ("grid", "both"):
-            grids = grids_of(anchors)
-            rows, columns, own = grids[:, :, None], grids[:, None, :], grids >= 0
-            seen = visible[rows, columns] & own[:, :, None] & own[:, None, :]  # (A, S, S)
-            each = mean_over_pairs(self.per_pair(matrix[rows, columns], seen), seen)  # (A,)
-            has_grid = own.sum(1) > 1
-            count = has_grid.sum().clamp(min=1) if self.grid_mean == "grids" else len(grids)
-            terms["loss_grid"] = each.where(has_grid, 0.0).sum() / count
+            terms["loss_grid"] = self._over_grids(step)
         return terms
+
+    def _over_pairs(self, step: Step, own: Tensor, others: Tensor) -> Tensor:
+        """Average over pairs the losses of some own pairs, (R,), among others, (C,)."""
+        rows = step.logits(step.images[own], step.texts[others]), *step.masks(own, others, several=self.several)
+        columns = rows
+        if len(own) < len(others) and not self.sigmoid:  # with one process, rows and columns are those of one matrix
+            masks = step.masks(others, own, several=self.several)
+            columns = step.logits(step.images[others], step.texts[own]), *masks
+        is_pair = (step.image_rows >= 0) & (step.text_rows >= 0)
+        each = self._each(rows, columns).where(is_pair[own], 0.0)  # (R,)
+        return step.processes * each.sum() / is_pair[others].sum()
+
+    def _over_grids(self, step: Step) -> Tensor:
+        """Average the losses of the grids of this process's anchors."""
+        own, anchors = step.own, step.anchors[step.own] - step.own[0]
+        grids = grids_of(anchors)  # (A, S) places among the own pairs
+        rows, columns, is_there = grids[:, :, None], grids[:, None, :], grids >= 0
+        masks = step.masks(own, own, several=self.several)
+        seen, positive = (mask[rows, columns] & is_there[:, :, None] & is_there[:, None, :] for mask in masks)
+        grid = step.logits(step.images[own[grids]], step.texts[own[grids]]), seen, positive  # (A, S, S) each
+        is_pair = seen.diagonal(dim1=-2, dim2=-1)
+        each = self._each(grid, grid).where(is_pair, 0.0).sum(1) / is_pair.sum(1)  # (A,)
+        each = each.where(is_there.sum(1) > 1, 0.0)
+        sizes = step.anchors.bincount()  # of the grids of all processes; 0 for pairs that are no anchors
+        count = (sizes > 1).sum().clamp(min=1) if self.grid_mean == "grids" else (sizes > 0).sum()
+        return step.processes * each.sum() / count
+
+    def _each(self, rows: Cells, columns: Cells) -> Tensor:
+        """Return the loss of each pair, from its image's row and its caption's column."""
+        if self.sigmoid:
+            return sigmoid_loss(*rows)
+        logits, visible, positive = (part.mT for part in columns)
+        return (cross_entropy(*rows) + cross_entropy(logits, visible, positive)) / 2
 
 
 def grids_of(anchors: Tensor) -> Tensor:
     """Return the grid of each anchor: its own place, then those of the pairs beside it, which follow it.
 
     Shape:
-        anchors: (P,), see `Objective`. Returns (A, S); -1 where a grid has fewer than S pairs.
+        anchors: (P,), see `Step`. Returns (A, S); -1 where a grid has fewer than S pairs.
     """
     pairs = torch.arange(len(anchors), device=anchors.device)
     is_anchor, slots = anchors == pairs, pairs - anchors
@@ -220,72 +265,26 @@ def grids_of(anchors: Tensor) -> Tensor:
     return grids
 
 
-def check_parameters(objective: Objective, model: nn.Module) -> None:
-    """Raise an error for an objective with parameters outside the model, which would not be trained."""
-    known = {id(parameter) for parameter in model.parameters()}
-    if any(id(parameter) not in known for parameter in objective.parameters()):
-        raise UserError(
-            f"{type(objective).__name__} has parameters of its own, which would not be trained. Make them a part of "
-            "the model while it trains."
-        )
-
-
-def check_model(model: PreTrainedModel, args: RepairConfig) -> bool:
-    """Check that a model can be trained, and return whether it is trained with the sigmoid loss.
-
-    Without that loss SigLIP's bias has no effect, and is frozen.
-
-    Raises:
-        UserError: If it has no logit scale, adapters already, or not the bias that `global_loss` needs.
-    """
-    name, parameters = type(model).__name__, dict(model.named_parameters())
-    if any("lora_" in each for each in parameters):
-        raise UserError("The model has an adapter. Give the adapter's folder, which is loaded merged into its base.")
-    if "logit_scale" not in parameters:
-        raise UserError(f"{name} has no `logit_scale`; a CLIP- or SigLIP-like dual encoder has one.")
-    if args.global_loss == "sigmoid" and "logit_bias" not in parameters:
-        raise UserError(f"`global_loss` sigmoid needs a `logit_bias`, which {name} lacks; leave it out.")
-    sigmoid = "logit_bias" in parameters and args.global_loss != "softmax"
-    if "logit_bias" in parameters:
-        parameters["logit_bias"].requires_grad_(sigmoid)
-    return sigmoid
-
-
-def softmax_loss(matrix: Tensor, visible: Tensor) -> Tensor:
-    """Return the symmetric cross-entropy (InfoNCE) of each pair over visible cells: of its row, and of its column.
-
-    A pair whose own cell is not visible has no loss; what is returned for it means nothing.
+def cross_entropy(logits: Tensor, visible: Tensor, positive: Tensor) -> Tensor:
+    """Return the cross-entropy of each row over its visible cells, with a uniform target over its positive ones.
 
     Shape:
-        matrix, visible: (..., P, P). Returns (..., P).
-
-    Example:
-        >>> softmax_loss(torch.zeros(8, 8), torch.ones(8, 8, dtype=torch.bool)).mean()  # ln 8
-        tensor(2.0794)
+        logits, visible, positive: (..., R, C). Returns (..., R); for a row without a positive cell it means nothing.
     """
-    logits = matrix.masked_fill(~visible, torch.finfo(matrix.dtype).min)  # not -inf: a row may be all hidden
-    return (logits.logsumexp(-1) + logits.logsumexp(-2)) / 2 - _diagonal(matrix)
+    seen = logits.masked_fill(~visible, torch.finfo(logits.dtype).min)  # not -inf: a row may be all hidden
+    count = positive.sum(-1).clamp(min=1)
+    return seen.logsumexp(-1) - logits.masked_fill(~positive, 0.0).sum(-1) / count
 
 
-def sigmoid_loss(matrix: Tensor, visible: Tensor) -> Tensor:
+def sigmoid_loss(logits: Tensor, visible: Tensor, positive: Tensor) -> Tensor:
     """Return SigLIP's loss of each image: is this a pair, for all its visible cells.
 
     Shape:
-        matrix, visible: (..., P, P), the bias added. Returns (..., P).
+        logits, visible, positive: (..., R, C), the bias added. Returns (..., R).
 
     Example:
-        >>> sigmoid_loss(torch.zeros(8, 8), torch.ones(8, 8, dtype=torch.bool)).mean()  # 8 ln 2
+        >>> cells = torch.ones(8, 8, dtype=torch.bool)
+        >>> sigmoid_loss(torch.zeros(8, 8), cells, torch.eye(8, dtype=torch.bool)).mean()  # 8 ln 2
         tensor(5.5452)
     """
-    signs = 2 * torch.eye(matrix.shape[-1], device=matrix.device) - 1
-    return -F.logsigmoid(signs * matrix).masked_fill(~visible, 0.0).sum(-1)
-
-
-def mean_over_pairs(each: Tensor, visible: Tensor) -> Tensor:
-    """Average the losses of the pairs, (..., P), whose own cell is visible: those that have an image and a caption."""
-    is_pair = _diagonal(visible)
-    return each.where(is_pair, 0.0).sum(-1) / is_pair.sum(-1)
-
-
-def _diagonal(matrix: Tensor) -> Tensor:
-    return matrix.diagonal(dim1=-2, dim2=-1)
+    return -F.logsigmoid(torch.where(positive, logits, -logits)).masked_fill(~visible, 0.0).sum(-1)

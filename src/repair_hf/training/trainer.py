@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,19 +14,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
-from transformers import PrinterCallback, ProcessorMixin, Trainer, TrainerCallback
+from transformers import EarlyStoppingCallback, PrinterCallback, ProcessorMixin, Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
-from repair_hf.encoder.adapters import as_json, has_adapters, limit_training
-from repair_hf.encoder.blend import blend
+from repair_hf.encoder.adapters import as_json, check_model, check_parameters, limit_training, weight_groups
+from repair_hf.encoder.augmentation import cropped
+from repair_hf.encoder.blend import blend, untrained
 from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.models import weights_dtype
 from repair_hf.encoder.opening import Retriever, open_encoder
 from repair_hf.encoder.pixel_store import pixels_of
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.evaluation.retrieval import evaluate_retrieval
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.pairs.truth import Truth
-from repair_hf.records.dataset import one_split
 from repair_hf.runtime.disk import check_room, naming_full_disk
 from repair_hf.runtime.options import UserError, expect, flags, neutral_names
 from repair_hf.runtime.run_folder import digest
@@ -33,9 +35,9 @@ from repair_hf.runtime.stage import Stage
 from repair_hf.training.batches import OneCaptionPerImage, collator_of
 from repair_hf.training.checkpoints import LoopCallback, find_checkpoint, space_needed
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.fills import Anchors, fill_of
-from repair_hf.training.report import plan, summarize, warn_of_unused
-from repair_hf.training.step import Objective, PairObjective, check_model, check_parameters, encode, step_of
+from repair_hf.training.fills import Anchors, fill_of, open_records
+from repair_hf.training.report import plan, summarize, warn_of_plan
+from repair_hf.training.step import Objective, PairObjective, encode, step_of
 
 IN_MEMORY = "a dataset in memory"
 NEEDS = ("fill", "steps", "seconds", "seconds_per_step", "loss")  # keys of a summary
@@ -50,12 +52,12 @@ class RepairTrainer(Trainer):
 
     Args:
         model: A `CLIPModel` or another dual encoder of transformers, which is trained in place; a Hub id or a folder.
-        args: The configuration; it is copied.
+        args: The configuration, which is copied; by default `RepairConfig()`.
         train_dataset: Pairs to train on.
         eval_dataset: Pairs to evaluate on, of a validation split.
         processing_class: The model's processor, by default the one beside the weights; saved with every checkpoint.
-        records: What `synthesize` or `load_records` returns, made from failures on `train_dataset`; a `DatasetDict` of
-            one split will do. None trains on the pairs alone.
+        records: Records of failures on `train_dataset`: what `synthesize` or `load_records` returns, or folders or Hub
+            ids of it. None trains on the pairs alone.
         truth: What is known to match, and is masked out of the loss; by default what `train_dataset` says.
         fill: Which pairs stand beside each training pair; by default what `args.fill` makes of `records`.
         objective: The loss; by default the one that `args.loss` names.
@@ -87,12 +89,12 @@ class RepairTrainer(Trainer):
     def __init__(
         self,
         model: Retriever,
-        args: RepairConfig,
-        train_dataset: Pairs,
+        args: RepairConfig | None = None,
+        train_dataset: Pairs = None,  # type: ignore[assignment]  # checked below
         eval_dataset: Pairs | None = None,
         processing_class: ProcessorMixin | Preprocessor | None = None,
         *,
-        records: Dataset | DatasetDict | None = None,
+        records: Dataset | DatasetDict | str | Path | Sequence[str | Path] | None = None,
         truth: Truth | None = None,
         fill: Anchors | None = None,
         objective: Objective | None = None,
@@ -100,21 +102,20 @@ class RepairTrainer(Trainer):
         callbacks: Sequence[TrainerCallback] = (),
         optimizers: tuple[Optimizer | None, LRScheduler | None] = (None, None),
     ) -> None:
-        expect(args, RepairConfig, "args", "a RepairConfig, such as `RepairConfig(OUTPUT_FOLDER)`")
+        expect(args := args or RepairConfig(), RepairConfig, "args", "a RepairConfig: `RepairConfig(OUTPUT_FOLDER)`")
         expect(train_dataset, Pairs, "train_dataset", MAKE_PAIRS)
         expect(eval_dataset, (Pairs, type(None)), "eval_dataset", MAKE_PAIRS)
-        expect(records, (Dataset, DatasetDict, type(None)), "records", "a Dataset; see `load_records`")
-        args = args.prepared(has_validation=eval_dataset is not None)
-        records = None if records is None else one_split(records)
+        args, data = args.prepared(has_validation=eval_dataset is not None), open_records(records, train_dataset)
         encoder = open_encoder(model, processing_class, device=args.device)
         self.base, model_digest = encoder.model, encoder.digest
-        self.needs_bias = check_model(self.base, args)
-        self.fill = fill or fill_of(train_dataset, records, args, truth)
+        self.needs_bias = check_model(self.base, args.global_loss)
+        self.fill = fill or fill_of(train_dataset, data, args, truth)
         loss = args.loss if args.loss and self.fill.share else "none"
-        how: Any = {"grid_weight": args.grid_weight, "grid_mean": args.grid_mean, "sigmoid": self.needs_bias}
-        self.objective: Objective = objective or PairObjective(loss, **how)
+        how: Any = {name: getattr(args, name) for name in ("grid_weight", "grid_mean", "positives")}
+        self.objective: Objective = objective or PairObjective(loss, **how, sigmoid=self.needs_bias)
         self.sampler = OneCaptionPerImage(train_dataset.caption_image, args.step_size, args.draw_seed)
         self.loop = LoopCallback(self, bounds_scale=not self.needs_bias)
+        stops = [EarlyStoppingCallback(each) for each in [args.early_stopping_patience] if each]
         limits = {name: getattr(args, name) for name in ("freeze", "lora_rank", "lora_towers", "seed")}
         super().__init__(
             limit_training(self.base, **limits, peft_config=peft_config),
@@ -123,15 +124,15 @@ class RepairTrainer(Trainer):
             train_dataset,
             eval_dataset=eval_dataset,
             processing_class=encoder.preprocessor,  # type: ignore[arg-type]
-            callbacks=[self.loop, *callbacks],
+            callbacks=[self.loop, *stops, *callbacks],
             optimizers=optimizers,  # type: ignore[arg-type]
         )
-        self._untrained = self._weights_to_blend()
+        self._untrained = None if args.blend == 1 else untrained(self.model)
         check_parameters(self.objective, self.model)
         if args.disable_tqdm:
             self.remove_callback(PrinterCallback)  # `LoopCallback` logs
         self.model_accepts_loss_kwargs = False  # the loss is a mean: accumulated parts are averaged
-        self.options = self._options(peft_config, objective, records) | {"model_digest": model_digest}
+        self.options = self._options(peft_config, objective, records, data) | {"model_digest": model_digest}
         self._has_trained = False
         self.terms: dict[str, list[Tensor]] = {}  # since the last log
 
@@ -144,9 +145,7 @@ class RepairTrainer(Trainer):
         """Train, and save model, processor, loss curve and summary in `args.output_dir`, as `repair-hf train` does.
 
         With `args.blend` below 1, the saved model is blended with its base; checkpoints are not. A second call trains
-        on, from the weights as they are, in a new run.
-
-        `resume_from_checkpoint` is a folder; True or None follows `args`, False starts anew.
+        on, in a new run. `resume_from_checkpoint` is a folder; True or None follows `args`, False starts anew.
 
         Raises:
             UserError: If the folder holds something else, or a checkpoint is incomplete or of another run.
@@ -158,7 +157,7 @@ class RepairTrainer(Trainer):
         checkpoint = find_checkpoint(wanted or None, folder, self.stage.deciding, logs=is_main)
         self._has_trained, self.terms = True, {}
         if is_main:
-            warn_of_unused(self.plan)
+            warn_of_plan(self.plan)
         start, results = str(checkpoint) if checkpoint else None, list[TrainOutput]()
 
         def work(_: Any) -> dict[str, Any]:
@@ -196,6 +195,8 @@ class RepairTrainer(Trainer):
     ) -> Any:
         """Encode the batch's distinct items once, join the pairs of all processes, and sum the objective's terms."""
         how = {"in_chunks": self.args.chunk_size is not None, "autocast": self.accelerator.autocast}
+        if "boxes" in inputs:
+            inputs["pixels"] = cropped(inputs["pixels"], inputs["boxes"], self.processing_class.image_shape[1:])
         images, texts = encode(model, inputs, self.processing_class.normalize, inner=self.model, **how)
         bias = self.base.logit_bias if self.needs_bias else None
         step = step_of(images, texts, inputs, self.fill.truth, self.base.logit_scale.exp(), bias)
@@ -259,9 +260,6 @@ class RepairTrainer(Trainer):
         """Push the trained model with its processor and its card, as one commit; see `push_model`.
 
         By default `repo` is the name of the output folder. Processes other than the main one get None.
-
-        Raises:
-            UserError, RunStopped: As `push_model`.
         """
         from repair_hf.hub.push import push_model  # the one import from a higher floor: a Trainer pushes itself
 
@@ -271,29 +269,30 @@ class RepairTrainer(Trainer):
         self.accelerator.wait_for_everyone()
         return pushed
 
+    def create_optimizer(self, model: Any = None) -> Optimizer:
+        """Create the optimizer; towers and layers may have learning rates of their own."""
+        if self.optimizer is None and (self.args.image_learning_rate, self.args.layer_decay) != (None, 1):
+            kind, how = self.get_optimizer_cls_and_kwargs(self.args, self.model)
+            decaying = self.get_decay_parameter_names(self.model)
+            self.optimizer = kind(weight_groups(self.model, decaying, self.args), **how)
+        return super().create_optimizer(model)
+
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Exclude biases, norms of any kind, and the logit scale, which is a temperature."""
         matrices = {name for name, parameter in model.named_parameters() if parameter.ndim > 1}
         return [name for name in super().get_decay_parameter_names(model) if name in matrices]
 
-    def _weights_to_blend(self) -> dict[str, Tensor] | None:
-        """Copy the base's weights, if what is trained is to be blended with them. Adapters need no copy."""
-        if self.args.blend == 1:
-            return None
-        if has_adapters(self.model):
-            return {}
-        return {name: value.detach().to("cpu", copy=True) for name, value in self.base.state_dict().items()}
-
-    def _options(self, peft_config: Any, objective: Objective | None, records: Any) -> dict[str, Any]:
+    def _options(self, peft_config: Any, objective: Objective | None, given: Any, records: Any) -> dict[str, Any]:
         """Return what identifies this run, in its folder and in its checkpoints."""
         options = self.args.recorded() | {
             "pairs_fingerprint": self.train_dataset.fingerprint,
             "model": self.base.name_or_path or None,
             "sigmoid": self.needs_bias,
-            "dtype": str(self.base.dtype),
+            "dtype": str(weights_dtype(self.base)),
             "peft_config": as_json(peft_config),
             "objective": objective and type(objective).__name__,
         }
         if records is not None:
-            options |= {"records": IN_MEMORY, "records_digest": digest(records["record_id"][:])}
+            named = IN_MEMORY if isinstance(given, Dataset | DatasetDict) else given
+            options |= {"records": named, "records_digest": digest(records["record_id"][:])}
         return options
