@@ -63,4 +63,4 @@ def test_filters_save_dollars_and_a_limit_takes_some_of_each_direction(inputs, t
     assert of == pytest.approx(in_full, abs=1e-3) and saved == pytest.approx(in_full - kept, abs=1e-3)
     assert "6 of 20 failures: `limit` leaves out 14" in shown and len(rehearsals) == 2  # one for each command
     assert synthesize(*words, "--max-score", "-1") == 2
-    assert "No failure of 20 is left: `max_score` leaves out 20." in capsys.readouterr().err
+    assert "No failure of 20 is left: `--max-score` leaves out 20." in capsys.readouterr().err

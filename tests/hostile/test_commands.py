@@ -64,7 +64,7 @@ TABLE = [  # commands, the folder that is damaged and how, the exit code, and wo
     ([STAGES[name] for name in ("mine", "evaluate", "train")], "pairs", line(DEEP), 0, "rows in another format"),
     ([*STAGES.values(), "show {records} --pairs {pairs} --output {out}/sheet.html"], "pairs", EMPTY, 2, "usable row"),
     ([STAGES["mine"].replace("{pairs}", COCO)], "pairs", coco(["a"]), 0, "rows in another format"),
-    ([STAGES["train"].replace("{pairs}", COCO)], "pairs", whole("coco.json", b"[]"), 2, "is not a caption JSON"),
+    ([STAGES["train"].replace("{pairs}", COCO)], "pairs", whole("coco.json", b"[]"), 2, "has no usable row"),
     (READ_RECORDS, "records", address("edit_image"), 2, "1 images of `edit_image` cannot be used"),
     (READ_RECORDS[1:], "records", address("gt_image"), 2, "1 images of `gt_image` cannot be used"),
     (READ_MODEL, "clip", NO_WEIGHTS, 2, "{clip}"),

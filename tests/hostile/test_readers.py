@@ -29,7 +29,7 @@ LEFT_OUT = {  # of pairs
     "number of 5,000 digits": (line(b"1" * 5000), "malformed_row"),
     "name of a number": (line(ODD | {"image": 5}), "missing_image"),
     "captions of objects": (line({"image": "red_circle.png", "captions": [{}]}), "empty_caption"),
-    "file:": (line(ODD | {"image": "file:///etc/hostname"}), "unfetched_image"),
+    "file:": (line(ODD | {"image": "file:///etc/hostname"}), "corrupt_image"),
     "hf:": (line(ODD | {"image": "hf://datasets/a/b/x.png"}), "unfetched_image"),
     "zero byte": (line(ODD | {"image": "a\0b.png"}), "missing_image"),
     "folder": (picture(os.mkdir), "missing_image"),

@@ -68,7 +68,8 @@ def test_two_worlds_have_tables_each_and_the_rule():
 
 def test_a_table_refuses_rows_of_other_code(tmp_path):
     one, other = (row(Cell("tiny", name, "test"), {}, code=code) for name, code in (("a", "x"), ("b", "y")))
-    save_rows([one], tmp_path / "a.parquet")
+    alike = row(Cell("tiny", "c", "test"), {}, code="x", commit="of a page")
+    save_rows([one, alike], tmp_path / "a.parquet")
     save_rows([one, other], tmp_path / "b.parquet")
     assert load_rows([tmp_path / "a.parquet"])[0].values == one.values
     with pytest.raises(UserError, match=r"rows of one code only, got x \(commit z\), y \(commit z\)"):

@@ -43,7 +43,7 @@ class StudyOptions(Bounded):
         [], "Names of methods. Default: all. Plain training is always added.", neutral=True, main=True
     )
     records: list[str] = opt(
-        [], "Existing records, folders or Hub ids: compare what trains on them, at no further cost.", main=True
+        [], "Existing records, folders or Hub ids: compare plain training with what trains on them.", main=True
     )
     contrast: str | None = opt(
         None, "Contrast set of the test split, a folder or Hub id. Toy world: made by the study."

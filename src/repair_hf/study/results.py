@@ -145,8 +145,9 @@ def load_rows(paths: Iterable[str | Path]) -> list[Row]:
         except (OSError, pa.ArrowInvalid, pa.ArrowTypeError, KeyError) as error:
             raise UserError(f"{path} cannot be read as results of a study ({error}).") from error
         rows += [Row(Cell(**{each.name: one[each.name] for each in fields(Cell)}), **one) for one in table.to_pylist()]
-    if len(codes := sorted({f"{row['code']} (commit {row['commit']})" for row in rows})) > 1:
-        raise UserError(f"A table compares rows of one code only, got {', '.join(codes)}. Train them by one commit.")
+    commits = {row["code"]: f"{row['code']} (commit {row['commit']})" for row in rows}
+    if len(commits) > 1:
+        raise UserError(f"A table compares rows of one code only, got {', '.join(commits.values())}. Train them anew.")
     return rows
 
 

@@ -34,7 +34,7 @@ def apply_rule(worlds: Sequence[Lines]) -> Finding | None:
 
     def simplicity(name: str) -> tuple[float, ...]:
         method = known[name]
-        return method.loss in ("grid", "both"), method.fill == "paper", items[name], -scores[name].mean
+        return method.loss in ("grid", "both"), method.fill == "paper", round(items[name]), -scores[name].mean
 
     winner = min(tied, key=simplicity)
     rows = []

@@ -90,10 +90,9 @@ def _run(setting: Setting, plan: Plan, results: Results, tell: Tell) -> None:
         if not any([_try(cell, setting, plan, results, products, tell) for cell in missing]):
             time.sleep(1)  # other processes work on all that is left
         results.read()
-    reported = [cell for cell in results.rows if cell.split == "test" and setting.options.keep_models]
-    for folder in (setting.output / "cells").glob("*"):
-        if folder.name not in {cell.run for cell in reported}:
-            shutil.rmtree(folder, ignore_errors=True)
+    kept = {cell.run for cell in results.rows if cell.split == "test" and setting.options.keep_models}
+    for run in {cell.run for cell in plan.cells(results.rows)} - kept:  # another process may train what is not planned
+        shutil.rmtree(setting.output / "cells" / run, ignore_errors=True)
 
 
 def _try(cell: Cell, setting: Setting, plan: Plan, results: Results, products: Products, tell: Tell) -> bool:

@@ -35,6 +35,7 @@ from repair_hf.training.config import RepairConfig
 OWN_TRAINING = (
     "output_dir seed learning_rate num_train_epochs max_steps fill loss paper grid_weight grid_mean blend".split()
 )
+ON_RECORDS = ["repair-batch", "repair-both", "repair-paper"]  # beside plain training
 DOMAIN, BASES, OTHER_SEED = "target", "web", 1  # of the toy world: its domain, the base's own, and a seed beside 0
 
 
@@ -64,7 +65,7 @@ class Setting:
 
     @cached_property
     def wanted(self) -> list[str]:
-        """The methods of the study: those that are named, or what trains on the given records, or all.
+        """The methods of the study: those that are named, or with given records `ON_RECORDS`, or all.
 
         Raises:
             UserError: If a name is unknown.
@@ -73,9 +74,8 @@ class Setting:
             if name not in METHODS:
                 meant = did_you_mean([name], METHODS)
                 raise UserError(f"`methods` has {name!r}, which is unknown. {meant}Known: {', '.join(METHODS)}.")
-        on_records = [method.name for method in METHODS.values() if method.data is REPAIR and not method.parent]
         every = [name for name in METHODS if self.is_toy or name != "new-pairs"]
-        return self.options.methods or (on_records if self.options.records else every)
+        return self.options.methods or (ON_RECORDS if self.options.records else every)
 
     def sources(self, name: str) -> list[Records | Maker]:
         """Return what is still to be made for a method: nothing for records that were given."""
