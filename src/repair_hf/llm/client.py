@@ -27,7 +27,6 @@ from repair_hf.llm.cost import Usage, price_per_token
 from repair_hf.llm.errors import FailedRequest, ProviderError
 from repair_hf.llm.keys import question_key
 from repair_hf.llm.ledger import Call, Ledger, Reply, Topic
-from repair_hf.llm.old_folders import old_key
 from repair_hf.llm.options import RequestOptions
 from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.llm.provider import LiteLLM, Provider, thinking_room
@@ -113,7 +112,7 @@ class ChatModel:
         most = min(attempts or self.attempts, self.attempts)
         for attempt in range(most):
             key = self._key(messages, schema, sampling, attempt)
-            reply, is_new = await self._answer(key, request, topic, sample)
+            reply, is_new = await self._answer(key, request, topic)
             try:
                 return self._read(schema, reply.text, reply.finish, is_new)
             except UnparsedAnswer as fault:
@@ -162,9 +161,9 @@ class ChatModel:
         asked = {"model": self.model, "schema": schema and schema.__name__, "attempt": attempt}
         return question_key(messages, **sampling, **asked, **self._reasoning)
 
-    async def _answer(self, key: str, request: dict[str, Any], topic: Topic, sample: int) -> tuple[Reply, bool]:
+    async def _answer(self, key: str, request: dict[str, Any], topic: Topic) -> tuple[Reply, bool]:
         """Get an answer from the ledger, a request in flight or the provider; and whether it was just paid for."""
-        call = self.ledger.find(key) or self._from_before(key, request, sample)
+        call = self.ledger.find(key)
         is_new = call is not None and call.key in self._unread
         if call is None and self.batches is not None:
             worst = self._worst(request, lambda: count_tokens(self.model, request["messages"]))
@@ -200,16 +199,6 @@ class ChatModel:
             return await self._sender.ask(question)
         except FailedRequest as error:
             raise FailedAnswer(str(error)) from error
-
-    def _from_before(self, key: str, request: dict[str, Any], sample: int) -> Call | None:
-        """Find an imported answer by the key that its request had; it gets the question's key."""
-        if not self.ledger.has_old_keys:
-            return None
-        old = old_key(request, sample)
-        call = self.ledger.find(old)
-        if call is not None and call.reply is not None:
-            self.ledger.rename(old, key)
-        return call
 
     def _worst(self, request: dict[str, Any], count: Callable[[], int]) -> float:
         """Return the most that a request may cost, in dollars."""

@@ -27,7 +27,6 @@ import filelock
 
 from repair_hf.llm.calls import CALL, Call, Reply, Topic, format_dollars, packed, read_call
 from repair_hf.llm.ledger_file import connect
-from repair_hf.llm.old_folders import OLD_KEYS, has_old_files, import_old_files
 from repair_hf.runtime.run_folder import RunStopped
 
 __all__ = ["BudgetSpent", "Call", "Ceilings", "Ledger", "Reply", "Topic"]
@@ -57,7 +56,6 @@ class Ledger:
 
     Attributes:
         ceilings: They hold for all runs and processes with this ledger.
-        has_old_keys: Whether it holds answers that were imported, under their keys of before.
     """
 
     def __init__(self, path: str | Path = ":memory:", *, run: str = ".", ceilings: Ceilings | None = None) -> None:
@@ -68,11 +66,7 @@ class Ledger:
         self._lock = None if str(path) == ":memory:" else filelock.FileLock(self._lock_file(self._owner))
         if self._lock is not None:
             self._lock.acquire()
-        is_new = self.database.execute("SELECT 1 FROM run WHERE name = ?", (run,)).fetchone() is None
-        if is_new and self._lock is not None and has_old_files(self.folder / run):
-            import_old_files(self.database, self.folder / run, run=run)
         self.database.execute("INSERT OR IGNORE INTO run (name, attempts) VALUES (?, ?)", (run, FIRST_ATTEMPTS))
-        self.has_old_keys = self.database.execute("PRAGMA user_version").fetchone()[0] == OLD_KEYS
         self.settle_dead()
 
     def __enter__(self) -> Ledger:
@@ -160,10 +154,6 @@ class Ledger:
     def ask_again(self, key: str) -> None:
         """Let a question be asked again whose answer is gone; what it has cost stays."""
         self.database.execute(f"UPDATE call SET key = {_FRESH_KEY} WHERE key = ?", (key,))
-
-    def rename(self, old: str, new: str) -> None:
-        """Give a call another key."""
-        self.database.execute("UPDATE OR IGNORE call SET key = ? WHERE key = ?", (new, old))
 
     def settle_dead(self) -> None:
         """Count what killed processes had reserved as lost, and give up their batches that were not submitted."""

@@ -15,7 +15,6 @@ from typing import Any
 
 import psutil
 
-from repair_hf.llm.old_folders import has_old_files, import_old_files
 from repair_hf.runtime.options import UserError
 
 FILE = "ledger.sqlite"
@@ -123,13 +122,11 @@ def query(folder: str | Path, wanted: str) -> Iterator[sqlite3.Row]:
     There are none if it has paid nothing.
     """
     found = find_ledger(folder)
-    if found is None and not has_old_files(Path(folder)):
+    if found is None:
         return
-    with closing(connect(":memory:") if found is None else _connect_to_read(found[0])) as database:
-        if found is None:
-            import_old_files(database, Path(folder))
+    with closing(_connect_to_read(found[0])) as database:
         database.row_factory = sqlite3.Row
-        yield from database.execute(wanted, {"run": "." if found is None else found[1]})
+        yield from database.execute(wanted, {"run": found[1]})
 
 
 def read_calls(*folders: Path) -> Iterator[dict[str, Any]]:
@@ -158,7 +155,6 @@ def take_over(database: sqlite3.Connection, run: str, folder: Path) -> Path:
     )
     found = find_ledger(folder)
     if found is None:
-        import_old_files(database, folder, run=run, is_inherited=True)
         return folder
     path, _ = found
     database.execute("ATTACH ? AS other", (str(path),))

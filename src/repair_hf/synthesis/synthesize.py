@@ -242,8 +242,6 @@ def _repair(
     if everyone.is_main:
         for source in work.sources:
             link_candidates(take_over(ledger.database, ledger.run, source), ledger.folder)
-        if ledger.run != ".":  # before there were ledgers, each run had its images in its own folder
-            link_candidates(folder, ledger.folder)
     everyone.gather(None)  # what is taken over is there
     chat, images = open_chat(work.llm, ledger), open_editor(work.editor, work.llm)
     how: dict[str, Any] = {"save_as": work.editor.editor_format, "keep_candidates": work.editor.keep_candidates}
