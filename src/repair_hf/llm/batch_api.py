@@ -6,13 +6,12 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
-from repair_hf.llm.errors import LATER, Blocked, PassingError, ProviderError, as_error, reason_of
+from repair_hf.llm.errors import LATER, Blocked, PassingError, ProviderError, ReportedError, as_error, reason_of
 from repair_hf.llm.ledger import Reply
-from repair_hf.llm.loading import load_litellm
-from repair_hf.llm.provider import LiteLLM, find_provider, read_reply
+from repair_hf.llm.loading import EXCHANGE, Exchange, load_litellm
+from repair_hf.llm.provider import LiteLLM, blocked, find_provider, raise_if_elsewhere, read_reply
 from repair_hf.llm.sending import Retries
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.texts import parse_json
@@ -121,21 +120,16 @@ class BatchAPI:
                 yield row["custom_id"], fault
 
     def _reply(self, status: int | None, body: Any) -> Reply:
-        litellm = load_litellm()
         if status == 200:
-            response = litellm.utils.convert_to_model_response_object(
-                response_object=body, model_response_object=litellm.ModelResponse()
-            )
-            reply = read_reply(response, self.model, litellm)
-            if reply.dollars is None:
-                return reply
-            usage = response.get("usage") or litellm.Usage()
-            return replace(reply, dollars=sum(litellm.cost_calculator.batch_cost_calculator(usage, self.model)))
+            try:
+                return read_reply(body, self.model, batch=True)
+            except Blocked as error:
+                return blocked(error, self.model)
         quoted = _ROW_STATUS.search(str(body))
-        error = as_error(_RowError(status or (int(quoted[1]) if quoted else 500), body), self.model)
-        if isinstance(error, Blocked):
-            return Reply(str(error), "content_filter", 0, 0, 0.0, self.model)
-        raise error
+        fault = as_error(ReportedError(status or (int(quoted[1]) if quoted else 500), body), self.model)
+        if isinstance(fault, Blocked):
+            return blocked(fault, self.model)
+        raise fault
 
     async def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return await self._insist(lambda: self._send(name, *args, **kwargs))
@@ -161,14 +155,19 @@ class BatchAPI:
         from litellm.llms.base_llm.chat.transformation import BaseLLMException
 
         call = getattr(litellm, name)  # in a thread: the asyncio functions leave connections open
+        exchange = Exchange()
+        EXCHANGE.set(exchange)
         try:
             return await asyncio.to_thread(call, *args, **kwargs, **self._access, max_retries=0, num_retries=0)
-        except openai.APIConnectionError as error:
-            raise PassingError(reason_of(error)) from None
-        except (openai.APIStatusError, BaseLLMException) as error:
-            raise as_error(error, self.model) from None
-        except (openai.OpenAIError, ValueError) as error:  # no key, or no bucket for Vertex AI's files
-            raise ProviderError(f"{self.model} cannot be asked for a batch: {reason_of(error)}") from None
+        except Exception as error:
+            raise_if_elsewhere(exchange, self.model)
+            if isinstance(error, openai.APIConnectionError):
+                raise PassingError(reason_of(error)) from None
+            if isinstance(error, openai.APIStatusError | BaseLLMException):
+                raise as_error(error, self.model) from None
+            if isinstance(error, openai.OpenAIError | ValueError):  # no key, or no bucket for Vertex AI's files
+                raise ProviderError(f"{self.model} cannot be asked for a batch: {reason_of(error)}") from None
+            raise
 
 
 def _page(page: Any) -> tuple[list[Any], str | None]:
@@ -180,11 +179,3 @@ def _page(page: Any) -> tuple[list[Any], str | None]:
 
 class BatchRefused(ProviderError):
     """The provider rejected a batch and answered none of its requests."""
-
-
-class _RowError(Exception):
-    """The error of one row, in the form that LiteLLM gives the error of a single request."""
-
-    def __init__(self, status: int, body: Any) -> None:
-        super().__init__(json.dumps(body))
-        self.status_code, self.body = status, body

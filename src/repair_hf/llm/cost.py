@@ -11,6 +11,7 @@ from pathlib import Path
 from repair_hf.llm.ledger import Reply
 from repair_hf.llm.ledger_file import query
 from repair_hf.llm.loading import load_litellm
+from repair_hf.llm.reader import Tokens
 
 TOKENS_PER_IMAGE = 1_056  # OpenAI at medium quality and 1024 x 1024; Gemini lists a price per image
 
@@ -110,6 +111,27 @@ def price_per_image(model: str) -> float | None:
     if "output_cost_per_image_token" in listed:
         return listed.get("output_cost_per_image") or TOKENS_PER_IMAGE * listed["output_cost_per_image_token"]
     return listed.get("output_cost_per_image")
+
+
+def image_bill(tokens: Tokens | None, model: str) -> float | None:
+    """Return the dollars of an edited image by its tokens; None if they, or their prices, are not known.
+
+    A prompt or an image whose kind is not said counts at the dearer price. What is not image in the answer is thought.
+    """
+    prices = load_litellm().model_cost
+    listed = prices.get(model) or prices.get(model.partition("/")[2], {})
+    per_image = listed.get("output_cost_per_image_token")
+    if tokens is None or (per_image is None and listed.get("output_cost_per_image") is None):
+        return None
+    text_in = listed.get("input_cost_per_token") or 0.0
+    image_in = max(listed.get("input_cost_per_image_token") or 0.0, text_in)
+    images_in = tokens.prompt if tokens.images_in is None else tokens.images_in
+    dollars = images_in * image_in + (tokens.prompt - images_in) * text_in
+    if per_image is None:
+        return dollars + listed["output_cost_per_image"]
+    images_out = tokens.completion if tokens.images_out is None else tokens.images_out
+    thinking = (tokens.completion - images_out) * (listed.get("output_cost_per_token") or 0.0)
+    return dollars + images_out * per_image + thinking
 
 
 def paid_in(*folders: Path) -> dict[tuple[str, str], Usage]:

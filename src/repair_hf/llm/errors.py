@@ -20,7 +20,7 @@ from repair_hf.runtime.redaction import printable, without_secrets
 from repair_hf.runtime.run_folder import RunStopped
 
 LATER = "Every answer so far is kept; run the same command again later."
-LONGEST_REASON = 300  # characters
+LONGEST_REASON, SHOWN = 300, 200  # characters
 
 # LiteLLM also gives these statuses to a time-out, a broken connection and an unreadable body.
 _GUESSED = (408, 422, 500)
@@ -71,6 +71,23 @@ class PassingError(Exception):
     ) -> None:
         super().__init__(reason)
         self.named_wait, self.is_rate_limit, self.may_be_billed = named_wait, is_rate_limit, may_be_billed
+
+
+class UnreadableBody(PassingError):
+    """A whole body came that nothing can read. It may be billed, so it is asked for once more only."""
+
+    def __init__(self, model: str, body: Any) -> None:
+        text = body.decode("utf-8", "replace") if isinstance(body, bytes) else json.dumps(body)
+        start = printable(" ".join(without_secrets(text[:SHOWN]).split()))
+        super().__init__(f"{model} sent a body that cannot be read: {start or 'it is empty'}", may_be_billed=True)
+
+
+class ReportedError(Exception):
+    """An error in a body or in a row of a batch, in the form that LiteLLM gives the error of a single request."""
+
+    def __init__(self, status: int, body: Any) -> None:
+        super().__init__(json.dumps(body))
+        self.status_code, self.body = status, body
 
 
 class Blocked(Exception):

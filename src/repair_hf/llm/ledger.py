@@ -3,6 +3,7 @@
 A call has one row. Its state says what is known of it:
 
 - `reserved`: about to be sent, or on its way. It counts as its worst case.
+- `received`: its process died between the body and the reply. It counts as its worst case, and the body is read.
 - `answered`: the answer has come; it was written down together with its bill.
 - `lost`: it may be billed, but no answer came. It counts as its worst case, and its question is asked again.
 - `rejected`: the provider does not accept this request. It costs nothing, and is not asked again.
@@ -19,14 +20,17 @@ import secrets
 import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
 import filelock
 
-from repair_hf.llm.calls import CALL, Call, Reply, Topic, format_dollars, packed, read_call
+from repair_hf.llm.calls import CALL, Call, Reply, Topic, believed, format_dollars, packed, read_call
 from repair_hf.llm.ledger_file import connect
+from repair_hf.llm.loading import KEEP
+from repair_hf.runtime.redaction import holds_key
 from repair_hf.runtime.run_folder import RunStopped
 
 __all__ = ["BudgetSpent", "Call", "Ceilings", "Ledger", "Reply", "Topic"]
@@ -103,38 +107,47 @@ class Ledger:
         return self.database.execute(wanted, (model,)).fetchone() is not None
 
     async def pay(
-        self, key: str, topic: Topic, worst: Callable[[], float], send: Callable[[], Awaitable[Reply]]
+        self,
+        key: str,
+        topic: Topic,
+        worst: Callable[[], float],
+        send: Callable[[], Awaitable[Reply]],
+        read: Callable[[bytes], Awaitable[Reply]] | None = None,
     ) -> Call:
         """Reserve the worst case of a call, send it, and write its reply with its bill.
 
-        If the call is answered, rejected or in a batch already, nothing is sent. Without a reply it counts as lost,
-        unless the error says that it cannot be billed (`may_be_billed`). If the ceilings only lack what other calls
-        have reserved, wait for their bills; `worst` is then called again, because bills correct it.
+        If the call is answered, rejected or in a batch already, nothing is sent. The body of the reply is written
+        before anything reads it; a body that a killed process left is given to `read`. Without a reply the call counts
+        as lost, unless the error says that it cannot be billed (`may_be_billed`). If the ceilings only lack what other
+        calls have reserved, wait for their bills; `worst` is then called again, because bills correct it.
 
         Raises:
             BudgetSpent: If a ceiling does not allow this call.
         """
-        call = await self._reserve(key, worst, topic)
-        if call.state != "reserved":
+        call, at_most = await self._reserve(key, worst, topic)
+        if call.state not in ("reserved", "received"):
             return call
         self._under_way += 1
+        before = KEEP.set(partial(self._keep, key))
         try:
-            reply = await send()
+            reply = await read(call.body) if read is not None and call.body is not None else await send()
         except BaseException as error:
             self._lose(key) if getattr(error, "may_be_billed", True) else self._release(key)
             raise
         else:
+            reply = believed(reply, at_most=at_most)
             self.answer(key, reply)
             self._has_seen_a_bill |= bool(reply.dollars)
             return Call(key, "answered", reply)
         finally:
+            KEEP.reset(before)
             self._under_way -= 1
 
     def answer(self, key: str, reply: Reply) -> None:
         """Write an answer and its bill. Without a bill the worst case counts."""
         self.database.execute(
             "UPDATE call SET state = 'answered', dollars = ?, prompt_tokens = ?, completion_tokens = ?, "
-            "answered_by = ?, reply = ?, owner = NULL, batch_id = NULL "
+            "answered_by = ?, reply = ?, body = NULL, owner = NULL, batch_id = NULL "
             "WHERE key = ? AND state IN ('reserved', 'submitted')",
             (reply.dollars, reply.prompt_tokens, reply.completion_tokens, reply.answered_by, packed(reply), key),
         )
@@ -195,25 +208,37 @@ class Ledger:
         """Let the runs that start from now on make so many attempts."""
         self.database.execute("UPDATE run SET attempts = ? WHERE name = ?", (count, self.run))
 
-    async def _reserve(self, key: str, worst: Callable[[], float], topic: Topic) -> Call:
+    async def _reserve(self, key: str, worst: Callable[[], float], topic: Topic) -> tuple[Call, float]:
         while True:
             dollars = worst()
             # The first paid call of a process goes alone: its bill corrects the worst cases of the others.
             is_free = self.ceilings.max_usd is None or not dollars or self._has_seen_a_bill or not self._under_way
             if is_free and self.add(key, dollars, topic, "reserved"):
-                return Call(key, "reserved")
-            if (call := self.find(key)) is not None:
-                return call
+                return Call(key, "reserved"), dollars
+            if (call := self.find(key)) is not None and (call.state != "received" or self._adopt(key)):
+                return call, dollars
             shortage, is_busy = self.shortage(dollars)
             if shortage and not is_busy:
                 raise BudgetSpent(shortage)
             await asyncio.sleep(POLL)
             self.settle_dead()
 
+    def _keep(self, key: str, body: bytes) -> None:
+        """Write down a body before it is read, unless it echoes a key."""
+        if not holds_key(body.decode("utf-8", "replace")):
+            self.database.execute("UPDATE call SET body = ? WHERE key = ? AND owner = ?", (body, key, self._owner))
+
+    def _adopt(self, key: str) -> bool:
+        """Take a body that a killed process has received; False if another process was faster."""
+        wanted = "UPDATE call SET state = 'reserved', owner = ? WHERE key = ? AND state = 'received'"
+        return self.database.execute(wanted, (self._owner, key)).rowcount == 1
+
     def _settle(self, owner: str) -> None:
         with self.database:
             self.database.execute("BEGIN IMMEDIATE")
-            self.database.execute(f"UPDATE call SET {_LOST} WHERE owner = ? AND state = 'reserved'", (owner,))
+            wanted = "WHERE owner = ? AND state = 'reserved' AND body IS"
+            self.database.execute(f"UPDATE call SET state = 'received', owner = NULL {wanted} NOT NULL", (owner,))
+            self.database.execute(f"UPDATE call SET {_LOST} {wanted} NULL", (owner,))
             self.database.execute("DELETE FROM call WHERE owner = ? AND batch_id LIKE 'draft:%'", (owner,))
             self.database.execute("UPDATE call SET owner = NULL WHERE owner = ?", (owner,))
 

@@ -44,6 +44,7 @@ CREATE TABLE IF NOT EXISTS call (
     completion_tokens INTEGER NOT NULL DEFAULT 0,
     answered_by TEXT NOT NULL DEFAULT '',
     reply TEXT,                         -- JSON: text and finish
+    body BLOB,                          -- what was received, until it is read
     batch_id TEXT,
     owner TEXT,                         -- process that has reserved it
     inherited INTEGER NOT NULL DEFAULT 0  -- another ledger has paid for it
