@@ -69,12 +69,16 @@ class Topic(NamedTuple):
 
 @dataclass
 class Call:
-    """A row of the ledger: `reply` is None until the call is answered or rejected; `body` is not read yet."""
+    """A row of the ledger: `reply` is None until the call is answered or rejected; `body` is not read yet.
+
+    `is_new` if this process has just paid for it.
+    """
 
     key: str
     state: str
     reply: Reply | None = None
     body: bytes | None = None
+    is_new: bool = False
 
 
 def read_call(row: tuple[Any, ...]) -> Call:

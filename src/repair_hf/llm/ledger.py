@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -138,7 +138,7 @@ class Ledger:
             reply = believed(reply, at_most=at_most)
             self.answer(key, reply)
             self._has_seen_a_bill |= bool(reply.dollars)
-            return Call(key, "answered", reply)
+            return Call(key, "answered", reply, is_new=True)
         finally:
             KEEP.reset(before)
             self._under_way -= 1
@@ -241,6 +241,11 @@ class Ledger:
             self.database.execute(f"UPDATE call SET {_LOST} {wanted} NULL", (owner,))
             self.database.execute("DELETE FROM call WHERE owner = ? AND batch_id LIKE 'draft:%'", (owner,))
             self.database.execute("UPDATE call SET owner = NULL WHERE owner = ?", (owner,))
+
+    def lose(self, keys: Iterable[str]) -> None:
+        """Count submitted calls as lost: their batch ended without their answers."""
+        wanted = f"UPDATE call SET {_LOST}, batch_id = NULL WHERE key = ? AND state = 'submitted'"
+        self.database.executemany(wanted, [(key,) for key in keys])
 
     def _lose(self, key: str) -> None:
         self.database.execute(f"UPDATE call SET {_LOST} WHERE key = ? AND owner = ?", (key, self._owner))

@@ -40,6 +40,7 @@ _TAKE_ANY_SCHEMA = ("hosted_vllm", "ollama", "ollama_chat")
 
 LEAKED_KEY = "leaked_key"  # in place of why the model stopped: the answer held an API key, and was not kept
 THINKING_TOKENS = 4096  # mostly some hundred suffice; an answer that is cut off gets more
+PLAIN_AFTER = 2  # answers of 5xx to a schema: some servers do not say that they reject it
 MARGIN = 1.0  # seconds that LiteLLM's own time-outs get, which know whether a connection was made
 
 # Answers a request in the OpenAI chat format: LiteLLM below, or the toy world's oracle.
@@ -61,17 +62,27 @@ class LiteLLM:
         self.model, self.base_url, self.timeout = model, base_url, timeout
         use_keys(key_names(model))
         self._form = _answer_form(load_litellm(), model, *find_provider(model))
+        self._faults = 0
         self._may_try_schema = self._form == "free" and base_url is not None
 
     async def __call__(self, request: Mapping[str, Any]) -> Reply:
         if not self._may_try_schema or "response_format" not in request:
             return await self._send(self.fitted(request))
+        is_plain, self._faults = self._faults == PLAIN_AFTER, 0 if self._faults == PLAIN_AFTER else self._faults
         try:
-            reply, self._form = await self._send(request), "schema"
+            if is_plain:
+                reply = await self._send(self.fitted(request))
+            else:
+                reply, self._form = await self._send(request), "schema"
         except RejectedRequest:
-            reply = await self._send(self.fitted(request))
-            if self._may_try_schema:  # of several requests at once the first one says so
-                logger.info("%s rejects structured output; requests are sent without it.", request["model"])
+            if is_plain:
+                raise
+            reply, is_plain = await self._send(self.fitted(request)), True
+        except PassingError as error:
+            self._faults += error.is_server_fault and not is_plain
+            raise
+        if is_plain and self._may_try_schema:  # of several requests at once the first one says so
+            logger.info("%s rejects structured output; requests are sent without it.", request["model"])
         self._may_try_schema = False
         return reply
 
@@ -141,7 +152,7 @@ async def response_of(call: Awaitable[Any], model: str, seconds: float) -> tuple
         raise_if_elsewhere(exchange, model)
         if not isinstance(error, openai.APIError):
             raise
-        raise as_error(error, model) from None  # the traceback of LiteLLM's exception could show a key
+        raise as_error(error, model, exchange) from None  # the traceback of LiteLLM's exception could show a key
     finally:
         EXCHANGE.reset(before)
 

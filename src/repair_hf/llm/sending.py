@@ -128,7 +128,7 @@ class Sender:
         self._is_draining, self._logged_at = False, -EVERY
 
     async def ask(self, question: Question) -> tuple[Call, bool]:
-        """Return the call of a question that the ledger cannot answer, and whether it is not asked for already.
+        """Return the call of a question that the ledger cannot answer, and whether this question paid for it.
 
         Equal questions that are asked at the same time share a call. Its state is `rejected` if the provider does not
         accept the question.
@@ -144,7 +144,8 @@ class Sender:
             raise asyncio.CancelledError
         task = self._tasks[question.key] = asyncio.create_task(self._pay(question))
         task.add_done_callback(lambda task: self._forget(question.key, task))
-        return await asyncio.shield(task), True  # shielded: it is paid for even if the caller is cancelled
+        call = await asyncio.shield(task)  # it is paid for even if the caller is cancelled
+        return call, call.is_new
 
     async def drain(self, seconds: float) -> None:
         """Send nothing new, and wait for the replies that are on their way; they are paid for already."""

@@ -13,6 +13,7 @@ from transformers import ProcessorMixin
 
 from repair_hf.encoder.embedder import check_retriever
 from repair_hf.encoder.opening import Retriever, open_retriever
+from repair_hf.llm.batches import open_batches
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.ledger import Ledger
 from repair_hf.llm.ledger_file import FILE, has_payments, take_over
@@ -227,6 +228,11 @@ def _reuse(folder: str | Path) -> str:
 
 
 def _check_sources(folders: Sequence[Path]) -> None:
+    for folder in open_batches(folders):
+        raise UserError(
+            f"`answers_from` names {folder}, whose batches are not collected yet; they would be paid again. "
+            "Rerun its command first."
+        )
     for folder in folders:
         if not has_payments(folder):
             raise UserError(
