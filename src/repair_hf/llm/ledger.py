@@ -16,6 +16,7 @@ processes, killed or not, exceeds a ceiling. The rows survive `kill -9`, though 
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable
@@ -28,12 +29,14 @@ from typing import NamedTuple
 import filelock
 
 from repair_hf.llm.calls import CALL, Call, Reply, Topic, believed, format_dollars, packed, read_call
-from repair_hf.llm.ledger_file import connect
+from repair_hf.llm.ledger_file import connect, damaged
 from repair_hf.llm.loading import KEEP
 from repair_hf.runtime.redaction import holds_key
 from repair_hf.runtime.run_folder import RunStopped
 
 __all__ = ["BudgetSpent", "Call", "Ceilings", "Ledger", "Reply", "Topic"]
+
+logger = logging.getLogger(__name__)
 
 FIRST_ATTEMPTS = 2  # at a usable answer, in the first run of a folder
 SLACK = 1e-9  # dollars: sums of binary fractions differ in their last digits
@@ -71,7 +74,18 @@ class Ledger:
         if self._lock is not None:
             self._lock.acquire()
         self.database.execute("INSERT OR IGNORE INTO run (name, attempts) VALUES (?, ?)", (run, FIRST_ATTEMPTS))
+        self._compare_sums()
         self.settle_dead()
+
+    def _compare_sums(self) -> None:
+        """Correct sums that disagree with the rows, as after damage: ceilings compare the sums."""
+        with self.database:
+            self.database.execute("BEGIN IMMEDIATE")
+            for run, dollars, calls, *kept in self.database.execute(_SUMS).fetchall():
+                if calls != kept[1] or abs(dollars - kept[0]) > 1e-6 * max(dollars, 1.0):
+                    logger.warning("%s: the sums of %s disagree with its calls, and are corrected.", self.path, run)
+                    change = "UPDATE run SET dollars = ?, calls = ? WHERE name = ?"
+                    self.database.execute(change, (dollars, calls, run))
 
     def __enter__(self) -> Ledger:
         return self
@@ -99,7 +113,10 @@ class Ledger:
     def find(self, key: str) -> Call | None:
         """Return a call that is answered, rejected or in a batch; None if it may be asked."""
         row = self.database.execute(f"SELECT {CALL} FROM call WHERE key = ?", (key,)).fetchone()
-        return None if row is None or row[1] == "reserved" else read_call(row)
+        try:
+            return None if row is None or row[1] == "reserved" else read_call(row)
+        except ValueError as error:
+            raise damaged(self.path, error) from error
 
     def has_answers_of(self, model: str) -> bool:
         """Return whether a model has answered before."""
@@ -136,21 +153,30 @@ class Ledger:
             raise
         else:
             reply = believed(reply, at_most=at_most)
-            self.answer(key, reply)
+            self.answer(key, reply, topic, at_most)
             self._has_seen_a_bill |= bool(reply.dollars)
             return Call(key, "answered", reply, is_new=True)
         finally:
             KEEP.reset(before)
             self._under_way -= 1
 
-    def answer(self, key: str, reply: Reply) -> None:
-        """Write an answer and its bill. Without a bill the worst case counts."""
-        self.database.execute(
+    def answer(self, key: str, reply: Reply, topic: Topic | None = None, worst: float = 0.0) -> None:
+        """Write an answer and its bill. Without a bill the worst case counts.
+
+        With `topic` it is written even if another process has given its row up meanwhile: it is paid for.
+        """
+        changed = self.database.execute(
             "UPDATE call SET state = 'answered', dollars = ?, prompt_tokens = ?, completion_tokens = ?, "
             "answered_by = ?, reply = ?, body = NULL, owner = NULL, batch_id = NULL "
             "WHERE key = ? AND state IN ('reserved', 'submitted')",
             (reply.dollars, reply.prompt_tokens, reply.completion_tokens, reply.answered_by, packed(reply), key),
-        )
+        ).rowcount
+        if changed or topic is None:
+            return
+        name = key if self.database.execute("SELECT 1 FROM call WHERE key = ?", (key,)).fetchone() is None else None
+        name = name or f"{key}/{secrets.token_hex(8)}"
+        self.database.execute(_ADD_PAID, (name, self.run, *topic, worst, self._owner))
+        self.answer(name, reply)
 
     def reject(self, key: str, reason: str, topic: Topic) -> Call:
         """Note that the provider never accepts a request, and return its call."""
@@ -164,9 +190,15 @@ class Ledger:
         )
         return Call(key, "rejected", reply)
 
-    def ask_again(self, key: str) -> None:
-        """Let a question be asked again whose answer is gone; what it has cost stays."""
-        self.database.execute(f"UPDATE call SET key = {_FRESH_KEY} WHERE key = ?", (key,))
+    def ask_again(self, key: str, is_gone: Callable[[], bool]) -> None:
+        """Let a question be asked again if its answer is gone, such as a deleted file; what it has cost stays.
+
+        Others see one change: who pays writes the file first, and then the answer.
+        """
+        with self.database:
+            self.database.execute("BEGIN IMMEDIATE")
+            if (call := self.find(key)) is not None and call.state in ("answered", "rejected") and is_gone():
+                self.database.execute(f"UPDATE call SET key = {_FRESH_KEY} WHERE key = ?", (key,))
 
     def settle_dead(self) -> None:
         """Count what killed processes had reserved as lost, and give up their batches that were not submitted."""
@@ -260,8 +292,16 @@ class Ledger:
 _FRESH_KEY = "key || '/' || hex(randomblob(8))"  # no question has it
 _LOST = f"key = {_FRESH_KEY}, state = 'lost', owner = NULL"
 _OTHERS = "SELECT DISTINCT owner FROM call WHERE owner IS NOT NULL AND owner != ?"
+_SUMS = """
+SELECT name, (SELECT TOTAL(COALESCE(call.dollars, worst)) FROM call WHERE run = name AND NOT inherited),
+    (SELECT COALESCE(SUM(call.calls), 0) FROM call WHERE run = name AND NOT inherited), dollars, calls FROM run
+"""
 _TOTAL = "(SELECT TOTAL(dollars) FROM run), (SELECT COALESCE(SUM(calls), 0) FROM run)"
 _IS_BUSY = "EXISTS (SELECT 1 FROM call WHERE owner IS NOT NULL AND state = 'reserved')"
+_ADD_PAID = """
+INSERT INTO call (key, run, stage, direction, model, prompts, calls, state, worst, owner)
+VALUES (?, ?, ?, ?, ?, ?, 1, 'reserved', ?, ?)
+"""
 _ADD = """
 INSERT INTO call (key, run, stage, direction, model, prompts, calls, state, worst, owner, batch_id)
 SELECT ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ? FROM (SELECT TOTAL(dollars) AS dollars, TOTAL(calls) AS calls FROM run)

@@ -201,15 +201,15 @@ class Candidates:
         topic = Topic("edit", "t2i", editor.model)
         question = Question(path.stem, topic, send_and_save, editor.worst_case, read=read_and_save)
         for _ in range(ATTEMPTS):
-            if (call := self.ledger.find(path.stem)) is not None and call.state != "received":
-                self.ledger.ask_again(path.stem)  # its file was deleted, or set aside, or no image came
+            # Its file was deleted, or set aside; or no image came.
+            self.ledger.ask_again(path.stem, lambda: not path.is_file())
             try:
-                call, _ = await self._sender.ask(question)
+                call, is_new = await self._sender.ask(question)
             except FailedRequest:
                 return
             if call.state != "answered" or call.reply is None:
                 return
-            self.usage.add(call.reply, replayed=False)
+            self.usage.add(call.reply, replayed=not is_new)
             fault = None if call.reply.text else call.reply.finish
             self._sender.circuit.note(fault)  # now that the reply is in the ledger
             if fault is None or not fault.startswith(NO_IMAGE):

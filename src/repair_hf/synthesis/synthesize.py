@@ -206,6 +206,7 @@ class Synthesis:
                 naming_full_disk(place, lambda: _space_needed(place, self.options.candidates)),
                 open_ledger(self.llm, place) as ledger,
             ):
+                _check_paid(place, summary)
                 if summary is not None and asks_again:
                     ledger.allow_attempts(summary.get("attempts", ledger.attempts) + 1)
                 found, stop = _repair(place, self, ledger, watch)
@@ -239,6 +240,20 @@ def _check_sources(folders: Sequence[Path]) -> None:
                 f"`answers_from` names {folder}, which holds no paid answers ({FILE}). Give the --output of "
                 "`repair-hf synthesize`."
             )
+
+
+def _check_paid(folder: Path, summary: Mapping[str, Any] | None) -> None:
+    """Check that a folder's ledger holds what its summary says was paid.
+
+    Raises:
+        UserError: If it holds less, so that all would be paid again.
+    """
+    noted = sum(use["calls"] for use in (summary or {}).get("paid", ()))
+    if noted > (held := sum(use.calls for use in paid_in(folder).values())):
+        raise UserError(
+            f"{folder} has paid for {noted:,} answers and images, and its ledger holds {held:,}: {FILE}, or the "
+            f"{FILE}-wal beside it, is not the one. Put it back; the folder of a shared --ledger must stay below it."
+        )
 
 
 def _repair(
