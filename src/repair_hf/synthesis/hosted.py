@@ -16,7 +16,7 @@ from typing import Any
 from PIL import Image
 
 from repair_hf.llm.calls import without_usage
-from repair_hf.llm.cost import image_bill
+from repair_hf.llm.cost import image_bill, image_prices, price_per_image
 from repair_hf.llm.errors import Blocked, ProviderError, UnreadableBody
 from repair_hf.llm.ledger import Ledger, Reply
 from repair_hf.llm.limits import Limits
@@ -139,11 +139,12 @@ class HostedEditor:
     @cached_property
     def price_bound(self) -> float:
         """More dollars than an image should cost, by the list price; 0 if unknown."""
-        known = load_litellm().model_cost
-        prices = known.get(self.model) or known.get(self.model.partition("/")[2], {})
-        per_token_out = prices.get("output_cost_per_image_token", 0.0)
+        prices = image_prices(self.model)
+        by_token = (
+            0.0 if "gemini" in self.model else IMAGE_TOKENS_OUT * (prices.get("output_cost_per_image_token") or 0.0)
+        )
         per_token_in = max(prices.get("input_cost_per_token", 0.0), prices.get("input_cost_per_image_token", 0.0))
-        return (prices.get("output_cost_per_image") or IMAGE_TOKENS_OUT * per_token_out) + TOKENS_IN * per_token_in
+        return max(price_per_image(self.model) or 0.0, by_token) + TOKENS_IN * per_token_in
 
 
 class _PaidForNothing(ProviderError):

@@ -197,6 +197,7 @@ class Synthesis:
         if summary is not None and self.is_done:
             return summary
         check_models(self.llm, self.editor)
+        _check_paid(place, summary)
         asks_again = summary is not None and not summary["open"] and unanswered(place, summary, most).total() > 0
         processes().gather(None)  # all have read the summary, which the first one removes now
 
@@ -206,7 +207,6 @@ class Synthesis:
                 naming_full_disk(place, lambda: _space_needed(place, self.options.candidates)),
                 open_ledger(self.llm, place) as ledger,
             ):
-                _check_paid(place, summary)
                 if summary is not None and asks_again:
                     ledger.allow_attempts(summary.get("attempts", ledger.attempts) + 1)
                 found, stop = _repair(place, self, ledger, watch)
