@@ -39,6 +39,16 @@ def test_a_chain_of_folders_pays_once_and_makes_damaged_images_again(hosted, tmp
     assert caplog.text.count("is damaged") == 1 and "Traceback" not in capsys.readouterr().err
 
 
+def test_a_ledger_that_lost_its_payments_is_an_error_and_nothing_is_bought(hosted, tmp_path, capsys):
+    biller, synthesize = hosted
+    assert synthesize(tmp_path / "r", "--limit", "4") == 0
+    paid = biller.counts.copy()
+    (tmp_path / "r" / "ledger.sqlite").unlink()
+    capsys.readouterr()
+    assert synthesize(tmp_path / "r") == 2
+    assert biller.counts == paid and "its ledger holds 0" in capsys.readouterr().err
+
+
 def test_a_ceiling_on_calls_counts_answers_and_images_as_the_table_does(hosted, tmp_path, capsys):
     biller, synthesize = hosted
     assert synthesize(tmp_path / "whole") == 0

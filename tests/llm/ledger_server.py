@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ledgers import ledger_in
 
+from repair_hf.llm.batch_api import Finished
 from repair_hf.llm.errors import RejectedRequest
 from repair_hf.llm.ledger import Ceilings, Reply, Topic
 from repair_hf.llm.options import RequestOptions
@@ -79,8 +80,13 @@ class BatchServer:
     async def find(self, file: str) -> str | None:
         return next((id for id, (of, _) in self.server.batches.items() if of == file), None)
 
-    async def fetch(self, id: str) -> list[tuple[str, Reply | RejectedRequest]]:
-        return list(self.server.batches[id][1].items())
+    async def fetch(self, id: str) -> Finished:
+        """Every third batch is billed, and brings nothing."""
+        file, answers = self.server.batches[id]
+        if id.endswith(("2", "5", "8")):
+            self.server.unclear += len(answers)
+            self.server.batches[id] = file, {}
+        return Finished(list(self.server.batches[id][1].items()), None)
 
 
 class Killed(BaseException):

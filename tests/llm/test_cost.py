@@ -1,4 +1,5 @@
 import asyncio
+import re
 from contextlib import suppress
 
 import pytest
@@ -12,6 +13,7 @@ from repair_hf.llm.cost import (
 )
 from repair_hf.llm.ledger import Reply, Topic
 from repair_hf.llm.loading import load_litellm
+from repair_hf.synthesis.hosted import HostedEditor
 
 FLASH = "gemini/gemini-2.5-flash"
 
@@ -51,6 +53,19 @@ def test_batches_cost_what_the_model_lists_or_half(monkeypatch):
 )
 def test_price_of_an_image(model, dollars):
     assert price_per_image(model) == (dollars and pytest.approx(dollars, abs=0.001))
+
+
+def test_an_image_costs_at_least_what_its_tokens_cost():
+    """Every listed image model of the documented providers: the reserve and the quote cover its own token price."""
+    listed = load_litellm().model_cost
+    models = [name for name in listed if re.fullmatch(r"gemini/gemini-[\w.-]*image[\w.-]*|gpt-image-[\w.-]+", name)]
+    assert len(models) > 5
+    for name in models:
+        model = name if "/" in name else f"openai/{name}"
+        per_token = listed[name].get("output_cost_per_image_token") or 0.0
+        tokens = 1_290 if "gemini-2.5" in name else 1_120 if "gemini" in name else 1_056
+        assert (price_per_image(model) or 0.0) >= tokens * per_token, name
+        assert HostedEditor(model).price_bound >= tokens * per_token, name
 
 
 def test_all_runs_of_a_folder_are_paid_for(tmp_path):

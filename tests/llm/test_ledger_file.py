@@ -1,10 +1,15 @@
 """The file of a ledger: where it lies, and what is beside it."""
 
+import asyncio
+import sqlite3
+import threading
+
 import pytest
 from ledgers import ledger_in, pay, rows
 
 from repair_hf.llm import ledger_file
-from repair_hf.llm.ledger_file import connect, find_ledger
+from repair_hf.llm.ledger import Ledger, Reply, Topic
+from repair_hf.llm.ledger_file import connect, find_ledger, place_of
 from repair_hf.runtime.options import UserError
 
 
@@ -35,3 +40,84 @@ def test_on_a_network_drive_processes_share_no_memory(kind, mode, tmp_path, monk
     database = connect(tmp_path / "ledger.sqlite")
     assert database.execute("PRAGMA journal_mode").fetchone()[0] == mode
     database.close()
+
+
+@pytest.mark.parametrize("place", range(0, 10))
+def test_a_flipped_byte_is_an_error_or_harmless_but_no_traceback(place, tmp_path):
+    for number in range(60):
+        pay(tmp_path, f"key {number}")
+    path = tmp_path / "ledger.sqlite"
+    data = bytearray(path.read_bytes())
+    data[len(data) * place // 10 + 137] ^= 0xFF
+    path.write_bytes(data)
+    for look in (ledger_in, lambda folder: rows(folder)):
+        try:
+            opened = look(tmp_path)
+        except UserError as error:
+            assert "ledger.sqlite is damaged" in str(error) and "pay anew" in str(error)
+        else:
+            opened.close() if isinstance(opened, Ledger) else None
+
+
+def test_sums_that_disagree_with_the_rows_are_corrected(tmp_path, caplog):
+    for number in range(3):
+        pay(tmp_path, f"key {number}")
+    with sqlite3.connect(tmp_path / "ledger.sqlite") as database:
+        database.execute("UPDATE run SET calls = 1, dollars = 0.1")
+    database.close()
+    with ledger_in(tmp_path) as ledger:
+        assert ledger.total == (pytest.approx(1.5), 3)
+    assert "disagree" in caplog.text
+
+
+def test_a_file_of_someone_else_in_a_folder_above_is_left_alone(tmp_path):
+    with sqlite3.connect(tmp_path / "ledger.sqlite") as database:
+        database.execute("CREATE TABLE run (name)")
+    database.close()
+    assert find_ledger(tmp_path / "run") is None
+    with pytest.raises(UserError, match="no ledger of version 1"):
+        ledger_in(tmp_path)
+    (tmp_path / "ledger.sqlite").write_bytes(b"no database" * 1000)
+    assert find_ledger(tmp_path / "run") is None
+
+
+def test_a_folder_that_has_paid_gets_no_second_ledger(tmp_path):
+    pay(tmp_path / "run", "key")
+    with pytest.raises(UserError, match="has paid from .*--answers-from"):
+        place_of(tmp_path / "run", str(tmp_path))
+
+
+def test_an_answer_is_asked_again_only_while_its_file_is_gone(tmp_path):
+    """Two runs list a file as missing; one pays for it anew before the other one asks."""
+    pay(tmp_path, "key")
+    file = tmp_path / "key.png"
+    with ledger_in(tmp_path) as one, ledger_in(tmp_path) as other:
+        one.ask_again("key", lambda: not file.is_file())
+        assert one.find("key") is None
+        file.touch()
+        one.add("key", 1.0, Topic("edit", "t2i", "m"), "reserved")
+        other.ask_again("key", lambda: not file.is_file())  # it is on its way
+        one.answer("key", Reply("key.png", "stop", 1, 1, 0.5, "m"))
+        other.ask_again("key", lambda: not file.is_file())
+        assert other.find("key").state == "answered" and other.total == (1.0, 2)
+
+
+def test_an_answer_whose_row_was_given_up_is_written_as_paid(tmp_path):
+    started, settled = threading.Event(), threading.Event()
+
+    async def send() -> Reply:
+        started.set()
+        await asyncio.to_thread(settled.wait, 30)
+        return Reply("yes", "stop", 1, 1, 0.5, "m")
+
+    with ledger_in(tmp_path) as ledger:
+
+        async def main() -> None:
+            paying = asyncio.create_task(ledger.pay("key", Topic("audit", "i2t", "m"), lambda: 1.0, send))
+            await asyncio.to_thread(started.wait, 30)
+            ledger._settle(ledger._owner)  # as another process does that takes this one for dead
+            settled.set()
+            await paying
+
+        asyncio.run(main())
+        assert ledger.find("key").reply.text == "yes" and ledger.total == (1.5, 2)

@@ -90,8 +90,12 @@ PASSING: dict[str, Fault] = {
     "web page": lambda shape, text: Wire(body=b"<html>502 Bad Gateway</html>"),
     "error with status 200": lambda shape, text: Wire(body=error("openai", 200, "The upstream is busy.")),
 }
-# Of those, the ones with a status that shows that nothing was answered, so nothing is billed.
-NOT_BILLED = ("429", "429 with Retry-After", "429 with a wait in the body", "500", "503", "504", "529")
+# Of those, the ones with a status, or a body, that shows that nothing was answered, so nothing is billed.
+NOT_BILLED = (
+    *("429", "429 with Retry-After", "429 with a wait in the body", "500", "503", "504", "529"),
+    "error with status 200",
+)
+UNREADABLE = ("truncated body", "web page")  # they came whole, and may be billed: they are asked for once more only
 # The answer is unusable; a second one may not be.
 UNUSABLE: dict[str, Fault] = {
     "empty choices": _empty_choices,

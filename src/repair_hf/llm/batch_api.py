@@ -4,30 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
+import logging
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from repair_hf.llm.errors import LATER, Blocked, PassingError, ProviderError, as_error, reason_of
+from repair_hf.llm.errors import (
+    LATER,
+    Blocked,
+    PassingError,
+    ProviderError,
+    ReportedError,
+    as_error,
+    json_in,
+    may_be_answered,
+    message_in,
+    reason_of,
+)
 from repair_hf.llm.ledger import Reply
-from repair_hf.llm.loading import load_litellm
-from repair_hf.llm.provider import LiteLLM, find_provider, read_reply
+from repair_hf.llm.loading import EXCHANGE, Exchange, load_litellm
+from repair_hf.llm.provider import LiteLLM, blocked, find_provider, raise_if_elsewhere, read_reply
+from repair_hf.llm.reader import parse_body
 from repair_hf.llm.sending import Retries
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.texts import parse_json
 
+logger = logging.getLogger(__name__)
+
+TOO_LARGE = "token_limit_exceeded"  # more tokens than the provider queues
 PROVIDERS = ("openai", "azure", "vertex_ai", "litellm_proxy")  # LiteLLM passes batches of OpenAI's form to these
 ENDPOINT = "/v1/chat/completions"
 TIMEOUT = 600.0  # seconds; a file may have a hundred megabytes
-# Vertex AI gives a failed row no status, but may quote the response of its API. A failed precondition concerns the
-# whole batch.
-_ROW_STATUS = re.compile(r'"code":\s*(4\d\d)\b(?!.*FAILED_PRECONDITION)', re.DOTALL)
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 
 # The key of a request in a finished batch, and its reply or why there is none.
 Answer = tuple[str, Reply | PassingError | ProviderError]
+
+
+class Finished(NamedTuple):
+    """What a batch that ended brought, and how many further requests may be billed; None for all."""
+
+    answers: list[Answer]
+    lost: int | None
 
 
 def batch_route(model: str) -> tuple[str, str]:
@@ -62,16 +79,24 @@ class BatchAPI:
         return (await self._call("create_file", file=content, purpose="batch")).id
 
     async def hand_in(self, file: str) -> str:
-        """Create a batch from a file; return the provider's id of the batch."""
+        """Create a batch from a file; return the provider's id of the batch.
+
+        After an error that leaves open whether it was created, it is only looked for: it may be listed late.
+        """
         wanted = {"completion_window": "24h", "endpoint": ENDPOINT, "input_file_id": file}
-        attempts = 0
+        is_uncertain = False
 
         async def create() -> str:
-            nonlocal attempts
-            attempts += 1
-            if attempts > 1 and (found := await self.find(file)):  # the request arrived, its answer did not
-                return found
-            return (await self._send("create_batch", **wanted)).id
+            nonlocal is_uncertain
+            if is_uncertain:
+                if found := await self.find(file):
+                    return found
+                raise PassingError("the provider failed as a batch was created, and does not list it")
+            try:
+                return (await self._send("create_batch", **wanted)).id
+            except PassingError as error:
+                is_uncertain = error.is_server_fault or error.may_be_billed
+                raise
 
         return await self._insist(create)
 
@@ -86,16 +111,28 @@ class BatchAPI:
             if after is None:
                 return None
 
-    async def fetch(self, id: str) -> list[Answer] | None:
-        """Return the results of a batch; None while it is in progress."""
+    async def fetch(self, id: str) -> Finished | None:
+        """Return the results of a batch; None while it is in progress.
+
+        Raises:
+            BatchRefused: If the provider did not accept it.
+        """
         batch = await self._call("retrieve_batch", id, model=self.model)
         files = [file for file in (batch.output_file_id, batch.error_file_id) if file]
         if batch.status not in ENDED or (batch.status == "completed" and not files):
             return None
         if batch.status == "failed" and not files:
-            reasons = [reason_of(fault.message) for fault in (batch.errors.data if batch.errors else None) or ()]
-            raise BatchRefused(f"{self.model} did not accept a batch: {'; '.join(reasons) or 'no reason given'}")
-        return [answer for file in files for answer in self._read((await self._call("file_content", file)).text)]
+            faults = (batch.errors.data if batch.errors else None) or ()
+            reasons = [reason_of(fault.message) for fault in faults]
+            reason = f"{self.model} did not accept a batch: {'; '.join(reasons) or 'no reason given'}"
+            raise BatchRefused(reason, is_too_large=any(fault.code == TOO_LARGE for fault in faults))
+        answers = [answer for file in files for answer in self._read((await self._call("file_content", file)).text)]
+        if batch.status == "completed":
+            return Finished(answers, None)
+        logger.info("%s: batch %s is %s; what it left is submitted again.", self.model, id, batch.status)
+        counted = batch.request_counts.completed if batch.request_counts else None
+        replies = sum(isinstance(outcome, Reply) for _, outcome in answers)
+        return Finished(answers, None if counted is None else max(counted - replies, 0))
 
     def _body(self, request: dict[str, Any]) -> dict[str, Any]:
         fitted = self._provider.fitted(request)
@@ -109,33 +146,28 @@ class BatchAPI:
         return {"model": self._name, "messages": messages, **fitted}
 
     def _read(self, content: str) -> Iterator[Answer]:
+        """Yield the rows of a file; one that cannot be read is as if it were missing."""
         for line in content.split("\n"):  # `splitlines` would also cut at characters inside an answer
-            if not line.strip():
+            row = parse_body(line)
+            if not isinstance(row, dict) or not isinstance(row.get("custom_id"), str):
                 continue
-            row = parse_json(line)
-            response = row.get("response") or {}
+            response = row["response"] if isinstance(row.get("response"), dict) else {}
             try:
-                reply = self._reply(response.get("status_code"), response.get("body") or {"error": row.get("error")})
-                yield row["custom_id"], reply
+                body = response.get("body") or {"error": row.get("error")}
+                yield row["custom_id"], self._reply(response.get("status_code"), body)
             except (PassingError, ProviderError) as fault:
                 yield row["custom_id"], fault
 
-    def _reply(self, status: int | None, body: Any) -> Reply:
-        litellm = load_litellm()
+    def _reply(self, status: Any, body: Any) -> Reply:
         if status == 200:
-            response = litellm.utils.convert_to_model_response_object(
-                response_object=body, model_response_object=litellm.ModelResponse()
-            )
-            reply = read_reply(response, self.model, litellm)
-            if reply.dollars is None:
-                return reply
-            usage = response.get("usage") or litellm.Usage()
-            return replace(reply, dollars=sum(litellm.cost_calculator.batch_cost_calculator(usage, self.model)))
-        quoted = _ROW_STATUS.search(str(body))
-        error = as_error(_RowError(status or (int(quoted[1]) if quoted else 500), body), self.model)
-        if isinstance(error, Blocked):
-            return Reply(str(error), "content_filter", 0, 0, 0.0, self.model)
-        raise error
+            try:
+                return read_reply(body, self.model, batch=True)
+            except Blocked as error:
+                return blocked(error, self.model)
+        fault = as_error(ReportedError(status if isinstance(status, int) else _status_in(body), body), self.model)
+        if isinstance(fault, Blocked):
+            return blocked(fault, self.model)
+        raise fault
 
     async def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return await self._insist(lambda: self._send(name, *args, **kwargs))
@@ -161,14 +193,19 @@ class BatchAPI:
         from litellm.llms.base_llm.chat.transformation import BaseLLMException
 
         call = getattr(litellm, name)  # in a thread: the asyncio functions leave connections open
+        exchange = Exchange()
+        EXCHANGE.set(exchange)
         try:
             return await asyncio.to_thread(call, *args, **kwargs, **self._access, max_retries=0, num_retries=0)
-        except openai.APIConnectionError as error:
-            raise PassingError(reason_of(error)) from None
-        except (openai.APIStatusError, BaseLLMException) as error:
-            raise as_error(error, self.model) from None
-        except (openai.OpenAIError, ValueError) as error:  # no key, or no bucket for Vertex AI's files
-            raise ProviderError(f"{self.model} cannot be asked for a batch: {reason_of(error)}") from None
+        except Exception as error:
+            raise_if_elsewhere(exchange, self.model)
+            if isinstance(error, openai.APIConnectionError):
+                raise PassingError(reason_of(error), may_be_billed=may_be_answered(error)) from None
+            if isinstance(error, openai.APIStatusError | BaseLLMException):
+                raise as_error(error, self.model, exchange) from None
+            if isinstance(error, openai.OpenAIError | ValueError):  # no key, or no bucket for Vertex AI's files
+                raise ProviderError(f"{self.model} cannot be asked for a batch: {reason_of(error)}") from None
+            raise
 
 
 def _page(page: Any) -> tuple[list[Any], str | None]:
@@ -178,13 +215,17 @@ def _page(page: Any) -> tuple[list[Any], str | None]:
     return page.data, page.data[-1].id if page.has_more else None
 
 
+def _status_in(body: Any) -> int:
+    """Return the status that Vertex AI quotes in a failed row; a failed precondition concerns the whole batch."""
+    quoted = json_in(message_in(body))
+    error = quoted.get("error") if isinstance(quoted, dict) else None
+    code = error.get("code") if isinstance(error, dict) and error.get("status") != "FAILED_PRECONDITION" else None
+    return code if isinstance(code, int) and 400 <= code < 600 else 500
+
+
 class BatchRefused(ProviderError):
-    """The provider rejected a batch and answered none of its requests."""
+    """The provider rejected a batch and answered none of its requests; smaller ones may fit (`is_too_large`)."""
 
-
-class _RowError(Exception):
-    """The error of one row, in the form that LiteLLM gives the error of a single request."""
-
-    def __init__(self, status: int, body: Any) -> None:
-        super().__init__(json.dumps(body))
-        self.status_code, self.body = status, body
+    def __init__(self, reason: str, *, is_too_large: bool = False) -> None:
+        super().__init__(reason)
+        self.is_too_large = is_too_large

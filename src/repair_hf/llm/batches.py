@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from repair_hf.llm.batch_api import Answer, BatchAPI, BatchRefused
+from repair_hf.llm.batch_api import BatchAPI, BatchRefused, Finished
 from repair_hf.llm.errors import ProviderError, RejectedRequest
 from repair_hf.llm.ledger import BudgetSpent, Ledger, Reply, Topic
 from repair_hf.llm.ledger_file import query
@@ -71,6 +71,7 @@ class Batches:
     ) -> None:
         self.model, self.ledger = model, ledger
         self._api = BatchAPI(model, base_url=base_url, retries=retries or Retries())
+        self._most = MOST_REQUESTS
         self._begin_draft()
         wanted = "SELECT model FROM call WHERE batch_id IS NOT NULL AND model != ? LIMIT 1"
         if (row := ledger.database.execute(wanted, (model,)).fetchone()) is not None:
@@ -94,7 +95,7 @@ class Batches:
             BudgetSpent: If a ceiling does not allow this question, and no bill will change that.
         """
         line = self._api.line(key, request)
-        if len(self._lines) == MOST_REQUESTS or self._size + len(line) > MOST_BYTES:
+        if len(self._lines) >= self._most or self._size + len(line) > MOST_BYTES:
             await self.submit()
         if self.ledger.add(key, worst, topic, "submitted", self._draft):
             self._lines.append(line)
@@ -110,17 +111,21 @@ class Batches:
         """
         faults: list[ProviderError] = []
         keys: set[str] = set()
-        wanted = "SELECT DISTINCT batch_id FROM call WHERE batch_id IS NOT NULL AND owner IS NULL"
+        wanted = "SELECT batch_id, COUNT(*) FROM call WHERE batch_id IS NOT NULL AND owner IS NULL GROUP BY batch_id"
         rows = self.ledger.database.execute(wanted).fetchall()
-        for (batch_id,) in rows:
+        for batch_id, count in rows:
             found = await self._find(batch_id)
             try:
-                answers = None if found is None else await self._api.fetch(found)
+                finished = None if found is None else await self._api.fetch(found)
             except BatchRefused as fault:
-                faults.append(fault)
-                answers = []
-            if found is not None and answers is not None:
-                keys |= self._settle(found, answers, faults)
+                if fault.is_too_large and count > 1:
+                    self._most = min(self._most, count // 2)
+                    logger.info("%s Batches of %d requests are submitted from now on.", fault, self._most)
+                else:
+                    faults.append(fault)
+                finished = Finished([], 0)
+            if found is not None and finished is not None:
+                keys |= self._settle(found, finished, faults)
         if faults:
             raise ProviderError(
                 f"{faults[0]} ({len(faults)} such faults.) Every answer so far is kept; "
@@ -161,22 +166,29 @@ class Batches:
             self._move(batch_id, found)
         return found
 
-    def _settle(self, batch_id: str, answers: list[Answer], faults: list[ProviderError]) -> set[str]:
+    def _settle(self, batch_id: str, finished: Finished, faults: list[ProviderError]) -> set[str]:
         """Keep a batch's answers and return their keys; its unanswered requests may be asked again."""
         wanted = "SELECT key, stage, direction, prompts FROM call WHERE batch_id = ?"
         rows = self.ledger.database.execute(wanted, (batch_id,)).fetchall()
         topics = {key: Topic(stage, direction, self.model, *rest) for key, stage, direction, *rest in rows}
-        ours = [(key, outcome) for key, outcome in answers if key in topics]  # or another process has collected them
-        replies = {key: outcome for key, outcome in ours if isinstance(outcome, Reply)}
+        outcomes = {key: outcome for key, outcome in finished.answers if key in topics}  # or another process was first
+        replies = {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, Reply)}
         for key, reply in replies.items():
             self.ledger.answer(key, reply)
-        rejections = {key: outcome for key, outcome in ours if isinstance(outcome, RejectedRequest)}
-        if replies or (len(rejections) <= REJECTIONS and self.ledger.has_answers_of(self.model)):
+        rejections = {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, RejectedRequest)}
+        has_answers = bool(replies) or self.ledger.has_answers_of(self.model)
+        if has_answers and len(rejections) <= max(REJECTIONS, len(replies)):
             for key, rejection in rejections.items():  # each is at fault alone
                 self.ledger.reject(key, str(rejection), topics[key])
         else:
             faults += rejections.values()
-        faults += [fault for _, fault in ours if isinstance(fault, ProviderError) and fault not in rejections.values()]
+        others = {key: fault for key, fault in outcomes.items() if key not in replies and key not in rejections}
+        faults += [fault for fault in others.values() if isinstance(fault, ProviderError)]
+        lost = [key for key, fault in others.items() if getattr(fault, "may_be_billed", False)]
+        missing = [key for key in topics if key not in outcomes]
+        self.ledger.lose([*lost, *missing[: finished.lost]])
+        if missing:
+            logger.warning("%s: batch %s ended without %d of its answers.", self.model, batch_id, len(missing))
         self._give_up(batch_id)
         return set(replies)
 

@@ -6,14 +6,13 @@ import json
 import logging
 from dataclasses import dataclass, replace
 from functools import cache
-from math import inf
 from typing import Any, NamedTuple
 
 logger = logging.getLogger(__name__)
 
-MOST_TOKENS = 10_000_000  # of a request: more than any model takes
+BEYOND = 100  # times the worst case: such a bill is no bill
 
-CALL = "key, state, prompt_tokens, completion_tokens, dollars, answered_by, reply"  # columns of `read_call`
+CALL = "key, state, prompt_tokens, completion_tokens, dollars, answered_by, reply, body"  # columns of `read_call`
 
 
 @dataclass(frozen=True)
@@ -37,12 +36,16 @@ class Reply:
     answered_by: str
 
 
-def with_checked_usage(reply: Reply, model: str, cached_tokens: int = 0) -> Reply:
-    """Return the reply; if its usage is impossible, without tokens and bill, so that its worst case counts."""
-    prompt, completion, dollars = reply.prompt_tokens, reply.completion_tokens, reply.dollars or 0.0
-    if 0 <= cached_tokens <= prompt <= MOST_TOKENS and 0 <= completion <= MOST_TOKENS and 0 <= dollars < inf:
+def believed(reply: Reply, *, at_most: float) -> Reply:
+    """Return the reply; without its bill, so that its worst case counts, if that is far beyond what it may cost."""
+    if reply.dollars is None or at_most == 0 or reply.dollars <= BEYOND * at_most:
         return reply
-    _warn_of_usage(model)
+    return without_usage(reply)
+
+
+def without_usage(reply: Reply) -> Reply:
+    """Return the reply without its impossible usage, so that its worst case counts."""
+    _warn_of_usage(reply.answered_by)
     return replace(reply, prompt_tokens=0, completion_tokens=0, dollars=None)
 
 
@@ -66,18 +69,23 @@ class Topic(NamedTuple):
 
 @dataclass
 class Call:
-    """A row of the ledger: `reply` is None until the call is answered or rejected."""
+    """A row of the ledger: `reply` is None until the call is answered or rejected; `body` is not read yet.
+
+    `is_new` if this process has just paid for it.
+    """
 
     key: str
     state: str
     reply: Reply | None = None
+    body: bytes | None = None
+    is_new: bool = False
 
 
 def read_call(row: tuple[Any, ...]) -> Call:
     """Return the call of a row with the columns `CALL`."""
-    key, state, prompt_tokens, completion_tokens, dollars, answered_by, packed = row
+    key, state, prompt_tokens, completion_tokens, dollars, answered_by, packed, body = row
     if packed is None:
-        return Call(key, state)
+        return Call(key, state, body=body)
     text, finish = json.loads(packed)
     return Call(key, state, Reply(text, finish, prompt_tokens, completion_tokens, dollars, answered_by))
 

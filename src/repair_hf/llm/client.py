@@ -23,16 +23,16 @@ from repair_hf.llm.answers import (
     response_format,
 )
 from repair_hf.llm.batches import Batches, Deferred
+from repair_hf.llm.calls import without_usage
 from repair_hf.llm.cost import Usage, price_per_token
 from repair_hf.llm.errors import FailedRequest, ProviderError
 from repair_hf.llm.keys import question_key
 from repair_hf.llm.ledger import Call, Ledger, Reply, Topic
-from repair_hf.llm.old_folders import old_key
 from repair_hf.llm.options import RequestOptions
 from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.llm.provider import LiteLLM, Provider, thinking_room
 from repair_hf.llm.sending import Question, Retries, Sender
-from repair_hf.llm.tokens import PromptSize, count_tokens
+from repair_hf.llm.tokens import PromptSize, count_tokens, text_parts, text_tokens
 from repair_hf.runtime.run_folder import RunStopped
 
 __all__ = ["AnswerError", "ChatModel", "Deferred", "ProviderError", "RefusedAnswer", "UnparsedAnswer"]
@@ -80,6 +80,7 @@ class ChatModel:
         self._price = price or (0.0, 0.0)
         self._provider = provider or LiteLLM(model, base_url=base_url, timeout=options.timeout)
         self._sender = Sender(model, ledger, options, retries, has_price=price is not None)
+        self._read_body = getattr(self._provider, "read", None)
         self._unread: set[str] = set()  # keys of answers that came with a batch in this run
         self._sizes, self._prompt_digest = PromptSize(), prompts.digest()
 
@@ -113,7 +114,7 @@ class ChatModel:
         most = min(attempts or self.attempts, self.attempts)
         for attempt in range(most):
             key = self._key(messages, schema, sampling, attempt)
-            reply, is_new = await self._answer(key, request, topic, sample)
+            reply, is_new = await self._answer(key, request, topic)
             try:
                 return self._read(schema, reply.text, reply.finish, is_new)
             except UnparsedAnswer as fault:
@@ -162,11 +163,13 @@ class ChatModel:
         asked = {"model": self.model, "schema": schema and schema.__name__, "attempt": attempt}
         return question_key(messages, **sampling, **asked, **self._reasoning)
 
-    async def _answer(self, key: str, request: dict[str, Any], topic: Topic, sample: int) -> tuple[Reply, bool]:
+    async def _answer(self, key: str, request: dict[str, Any], topic: Topic) -> tuple[Reply, bool]:
         """Get an answer from the ledger, a request in flight or the provider; and whether it was just paid for."""
-        call = self.ledger.find(key) or self._from_before(key, request, sample)
+        call = self.ledger.find(key)
         is_new = call is not None and call.key in self._unread
-        if call is None and self.batches is not None:
+        if call is not None and call.state == "received":
+            call = None  # its body is read, in place of asking
+        elif call is None and self.batches is not None:
             worst = self._worst(request, lambda: count_tokens(self.model, request["messages"]))
             await self.batches.defer(key, request, topic, worst)
             raise Deferred("the answer comes with a batch")
@@ -184,10 +187,7 @@ class ChatModel:
         count = cache(lambda: count_tokens(self.model, request["messages"]))
 
         async def send() -> Reply:
-            reply = await self._provider(request)
-            if any(self._price):
-                self._sizes.learn(count(), reply.prompt_tokens)
-            return reply
+            return self._checked(await self._provider(request), request, count)
 
         question = Question(
             key,
@@ -195,21 +195,21 @@ class ChatModel:
             send,
             worst=lambda: self._worst(request, count),
             tokens=lambda: self._sizes.bound(count()) + request["max_tokens"],
+            read=self._read_body,
         )
         try:
             return await self._sender.ask(question)
         except FailedRequest as error:
             raise FailedAnswer(str(error)) from error
 
-    def _from_before(self, key: str, request: dict[str, Any], sample: int) -> Call | None:
-        """Find an imported answer by the key that its request had; it gets the question's key."""
-        if not self.ledger.has_old_keys:
-            return None
-        old = old_key(request, sample)
-        call = self.ledger.find(old)
-        if call is not None and call.reply is not None:
-            self.ledger.rename(old, key)
-        return call
+    def _checked(self, reply: Reply, request: dict[str, Any], count: Callable[[], int]) -> Reply:
+        """Learn from a bill; one below what its texts alone must have is none."""
+        if any(self._price) and reply.dollars is not None and reply.prompt_tokens:
+            texts = sum(text_tokens(part["text"]) for part in text_parts(request["messages"]))
+            if 2 * reply.prompt_tokens < texts or 2 * reply.completion_tokens < text_tokens(reply.text):
+                return without_usage(reply)
+            self._sizes.learn(count(), reply.prompt_tokens)
+        return reply
 
     def _worst(self, request: dict[str, Any], count: Callable[[], int]) -> float:
         """Return the most that a request may cost, in dollars."""

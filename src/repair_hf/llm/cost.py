@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from repair_hf.llm.ledger import Reply
 from repair_hf.llm.ledger_file import query
 from repair_hf.llm.loading import load_litellm
+from repair_hf.llm.reader import Tokens
 
-TOKENS_PER_IMAGE = 1_056  # OpenAI at medium quality and 1024 x 1024; Gemini lists a price per image
+TOKENS_PER_IMAGE = 1_056  # OpenAI at medium quality and 1024 x 1024
 
 
 @dataclass
@@ -104,12 +106,46 @@ def price_per_token(model: str, *, batch: bool = False) -> tuple[float, float] |
 
 
 def price_per_image(model: str) -> float | None:
-    """Return the US dollars per generated image, without its prompt; None if LiteLLM lists no price."""
+    """Return the US dollars per generated image, without its prompt; None if LiteLLM lists no price.
+
+    Where it lists a price by image and one by token, the larger one counts: the bill may follow either.
+    """
+    listed = image_prices(model)
+    by_token = tokens_per_image(model) * (listed.get("output_cost_per_image_token") or 0.0)
+    return max(listed.get("output_cost_per_image") or 0.0, by_token) or None
+
+
+def image_prices(model: str) -> dict[str, Any]:
+    """Return what LiteLLM lists of an image model; empty if nothing."""
     prices = load_litellm().model_cost
-    listed = prices.get(model) or prices.get(model.partition("/")[2], {})
-    if "output_cost_per_image_token" in listed:
-        return listed.get("output_cost_per_image") or TOKENS_PER_IMAGE * listed["output_cost_per_image_token"]
-    return listed.get("output_cost_per_image")
+    return prices.get(model) or prices.get(model.partition("/")[2], {})
+
+
+def tokens_per_image(model: str) -> int:
+    """Return the tokens of an image at the size that we ask for, by the provider's rule."""
+    if "gemini" in model:
+        return 1_290 if "2.5" in model else 1_120
+    return TOKENS_PER_IMAGE
+
+
+def image_bill(tokens: Tokens | None, model: str) -> float | None:
+    """Return the dollars of an edited image by its tokens; None if they, or their prices, are not known.
+
+    A prompt or an image whose kind is not said counts at the dearer price. What is not image in the answer is thought.
+    """
+    listed = image_prices(model)
+    per_image = listed.get("output_cost_per_image_token")
+    if tokens is None or (per_image is None and listed.get("output_cost_per_image") is None):
+        return None
+    text_in = listed.get("input_cost_per_token") or 0.0
+    image_in = max(listed.get("input_cost_per_image_token") or 0.0, text_in)
+    images_in = tokens.prompt if tokens.images_in is None else tokens.images_in
+    dollars = images_in * image_in + (tokens.prompt - images_in) * text_in
+    if per_image is None:
+        return dollars + listed["output_cost_per_image"]
+    images_out = tokens.completion if tokens.images_out is None else tokens.images_out
+    thinking = (tokens.completion - images_out) * (listed.get("output_cost_per_token") or 0.0)
+    return dollars + images_out * per_image + thinking
 
 
 def paid_in(*folders: Path) -> dict[tuple[str, str], Usage]:

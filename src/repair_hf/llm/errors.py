@@ -1,9 +1,9 @@
-"""Errors of providers: what is asked again now, what by the next run, and what is final.
+"""Errors of providers: what is asked again now (wait), what costs one row (drop), and what ends the run (stop).
 
-LiteLLM's exceptions become exceptions of ours, in the provider's words and without keys.
+The status and the provider's code decide, never the words of a message: it may quote the request. Only sentences that
+begin a message and that no code stands for are read (`_NO_CREDIT_SAID`).
 
-LiteLLM guesses some statuses: a broken connection gets 500, a missing key 500, a cut-off body 422 or (for an image)
-200, and an error that comes with status 200 none. Where the status misleads, the message decides.
+LiteLLM guesses some statuses: a broken connection gets 500, a missing key 500, a cut-off body 422.
 """
 
 from __future__ import annotations
@@ -15,24 +15,28 @@ from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from repair_hf.llm.loading import load_litellm
+from repair_hf.llm.loading import Exchange, load_litellm
+from repair_hf.llm.reader import parse_body
 from repair_hf.runtime.redaction import printable, without_secrets
 from repair_hf.runtime.run_folder import RunStopped
 
 LATER = "Every answer so far is kept; run the same command again later."
-LONGEST_REASON = 300  # characters
+KEPT = "Every answer so far is kept."
+LONGEST_REASON, SHOWN = 500, 200  # characters
 
 # LiteLLM also gives these statuses to a time-out, a broken connection and an unreadable body.
 _GUESSED = (408, 422, 500)
 
-# These come with status 429 too, but waiting does not help.
-_NO_CREDIT = re.compile(r"insufficient_quota|billing_not_active|billing_hard_limit|PerDay")
-_NO_CREDIT_400 = re.compile(r"\b(billing|credits?|balance|quota|payment)\b", re.IGNORECASE)
+_NO_CREDIT = {
+    *("insufficient_quota", "billing_not_active", "billing_hard_limit_reached", "billing_error"),
+    *("insufficient_credits", "insufficient_balance", "payment_required", "quota_exceeded"),
+}
+_FILTERED = {"content_filter", "content_policy_violation", "moderation_blocked", "ResponsibleAIPolicyViolation"}
+_NO_CREDIT_SAID = re.compile(r"(Your credit balance is too low|Billing hard limit|Insufficient balance)")
+# Of a 429, which waiting does not help; such messages quote no request.
+_SPENT = re.compile(r"(prepa|credit)\w* .*(depleted|exhausted)|spending (cap|limit)", re.IGNORECASE)
 _BAD_KEY = re.compile(r"[A-Z]_API_KEY\b|character detected in headers")  # no key is set, or no header can carry it
 _UNREADABLE = "Error converting to valid response"
-_FILTERED = re.compile(r"\b(content_filter|content_policy_violation|moderation_blocked)\b")
-_MODERATED = re.compile(r"\b(flagged|requires moderation)\b")  # OpenRouter
-_RETRY_DELAY = re.compile(r'"retryDelay":\s*"([\d.]+)s"')  # Gemini sends no Retry-After header
 
 _WRAPPING = re.compile(r"^((litellm\.)?\w*(Error|Exception|Timeout)( \w+Error)?( - |: ))+")
 _CONTEXT_OBJECT = re.compile(r" ssl:<[^>]*>")
@@ -71,44 +75,120 @@ class PassingError(Exception):
     ) -> None:
         super().__init__(reason)
         self.named_wait, self.is_rate_limit, self.may_be_billed = named_wait, is_rate_limit, may_be_billed
+        self.is_server_fault = False  # a response with a status of 500 or more
+
+
+class UnreadableBody(PassingError):
+    """A whole body came that nothing can read. It may be billed, so it is asked for once more only."""
+
+    def __init__(self, model: str, body: Any) -> None:
+        text = body.decode("utf-8", "replace") if isinstance(body, bytes) else json.dumps(body)
+        start = printable(" ".join(without_secrets(text[:SHOWN]).split()))
+        super().__init__(f"{model} sent a body that cannot be read: {start or 'it is empty'}", may_be_billed=True)
+
+
+class ReportedError(Exception):
+    """An error in a body or in a row of a batch, in the form that LiteLLM gives the error of a single request."""
+
+    def __init__(self, status: int, body: Any) -> None:
+        super().__init__(json.dumps(body))
+        self.status_code, self.body = status, body
 
 
 class Blocked(Exception):
     """The provider's filter rejected the content: only this row is dropped."""
 
 
-def as_error(error: Any, model: str) -> PassingError | ProviderError | Blocked:
-    """Turn an `openai.APIError`, the base class of LiteLLM's exceptions, into an exception of ours."""
+def as_error(error: Any, model: str, exchange: Exchange | None = None) -> PassingError | ProviderError | Blocked:
+    """Turn an `openai.APIError`, the base class of LiteLLM's exceptions, into an exception of ours.
+
+    `exchange` is the response below it, if there is one.
+    """
     litellm = load_litellm()
-    reason, everything = reason_of(error), f"{error} {vars(error).get('body')}"
+    body = (exchange and parse_body(exchange.body)) or vars(error).get("body") or json_in(str(error))
+    codes, quotas, message = _reported(body)
+    reason = _one_line(message) if message else reason_of(error)
     status = error.status_code
     if not isinstance(status, int) or status < 400:  # an error sent as a success, or a success that cannot be read
         status = 500
-    filtered = {400: _FILTERED, 403: _MODERATED}.get(status)
-    if isinstance(error, litellm.ContentPolicyViolationError) or (filtered and filtered.search(everything)):
+    # LiteLLM knows some blocks without a code by their words.
+    is_block = bool(codes & _FILTERED) or isinstance(error, litellm.ContentPolicyViolationError)
+    if (status == 400 and is_block) or (status == 403 and "moderated" in codes):
         return Blocked(reason)
-    if _BAD_KEY.search(reason) or status in (401, 403):
+    has_no_response = exchange is not None and not exchange.status
+    if status in (401, 403) or (status != 429 and has_no_response and _BAD_KEY.search(reason)):
         what = "refuses access" if status == 403 else "does not accept the API key"
-        return ProviderError(f"{model} {what}: {reason}")
-    if status == 402 or _NO_CREDIT.search(everything) or (status == 400 and _NO_CREDIT_400.search(reason)):
-        return ProviderError(f"{model} has no credit left, or its quota is used up: {reason}")
+        return ProviderError(f"{model} {what}: {reason}. {KEPT}")
+    is_spent = bool(codes & _NO_CREDIT) or (
+        status == 429 and not codes & _LIMITS and _SPENT.search(reason) is not None
+    )
+    if status == 402 or quotas or is_spent or (status == 400 and _NO_CREDIT_SAID.match(reason)):
+        spent = f" ({', '.join(sorted(quotas))})" if quotas else ""
+        return ProviderError(f"{model} has no credit left, or its quota is used up{spent}: {reason}. {KEPT}")
     if status in (408, 409, 429) or status >= 500 or _UNREADABLE in reason:
-        may_be_billed = status in _GUESSED and _may_be_answered(error)
-        return PassingError(reason, _named_wait(error), is_rate_limit=status == 429, may_be_billed=may_be_billed)
-    kind = RejectedRequest if status in (400, 413, 422) else ProviderError
-    return kind(f"{model} does not accept the request: {reason}")
+        may_be_billed = status in _GUESSED and not isinstance(error, ReportedError) and may_be_answered(error)
+        wait = _named_wait(error, body)
+        passing = PassingError(reason, wait, is_rate_limit=status == 429, may_be_billed=may_be_billed)
+        passing.is_server_fault = status >= 500 and not has_no_response
+        return passing
+    if status in (400, 413, 422):
+        return RejectedRequest(f"{model} does not accept the request: {reason}")
+    return ProviderError(f"{model} does not accept the request: {reason}. {KEPT}")
+
+
+_LIMITS = {"rate_limit_exceeded", "rate_limit_error"}
+
+
+def _reported(body: Any) -> tuple[set[str], set[str], str]:
+    """Return the codes in the body of an error, the daily quotas it names, and its message."""
+    if isinstance(body, list):  # Gemini, for a stream
+        body = body[0] if body else None
+    if not isinstance(body, dict):
+        return set(), set(), ""
+    error = body.get("error") if body.get("error") is not None else body
+    if not isinstance(error, dict):
+        return set(), set(), _said(error)
+    metadata = error["metadata"] if isinstance(error.get("metadata"), dict) else {}
+    details = [each for each in error.get("details") or () if isinstance(each, dict)]
+    violations = [each for detail in details for each in detail.get("violations") or () if isinstance(each, dict)]
+    inner = error["innererror"] if isinstance(error.get("innererror"), dict) else {}
+    named = [error.get(name) for name in ("code", "type", "status")] + [inner.get("code")]
+    codes = {name for name in [*named, *(detail.get("reason") for detail in details)] if isinstance(name, str)}
+    if metadata.get("reasons"):  # OpenRouter's moderation
+        codes.add("moderated")
+    quotas = {name for each in violations if isinstance(name := each.get("quotaId"), str) and "PerDay" in name}
+    message = _said(error.get("message")) or _said(body.get("detail"))
+    upstream = _said(metadata.get("raw"))
+    return codes, quotas, f"{message}: {upstream}" if message and upstream else message or upstream
+
+
+def message_in(body: Any) -> str:
+    """Return the message in the body of an error."""
+    return _reported(body)[2]
+
+
+def _said(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value) if value else ""
+
+
+def json_in(text: str) -> Any:
+    """Return the JSON object that a message of LiteLLM's quotes."""
+    try:
+        return json.JSONDecoder().raw_decode(text, text.index("{"))[0]
+    except (ValueError, RecursionError):
+        return None
 
 
 def reason_of(error: Any) -> str:
-    """Extract the provider's message from LiteLLM's wrapping, on one line, without keys, fit for a terminal."""
+    """Extract the message from LiteLLM's wrapping, on one line, without keys, fit for a terminal."""
     text = _WRAPPING.sub("", str(error).strip())
     if text in ("", "Connection error."):
         text = f"{text or type(error).__name__} {_below(error)}".strip()
-    try:
-        text = json.JSONDecoder().raw_decode(text)[0]["error"]["message"]
-    except (ValueError, TypeError, KeyError, RecursionError):  # not JSON: the text is the message
-        text = next((line for line in text.splitlines() if line.strip()), text)  # a traceback may follow
-    line = printable(" ".join(without_secrets(str(text)).split()))
+    return _one_line(next((line for line in text.splitlines() if line.strip()), text))  # a traceback may follow
+
+
+def _one_line(text: str) -> str:
+    line = printable(" ".join(without_secrets(text).split()))
     return line if len(line) <= LONGEST_REASON else line[: LONGEST_REASON - 3] + "..."
 
 
@@ -120,7 +200,7 @@ def _below(error: BaseException) -> str:
     return _CONTEXT_OBJECT.sub("", next(said, ""))
 
 
-def _may_be_answered(error: BaseException) -> bool:
+def may_be_answered(error: BaseException) -> bool:
     """Whether the request was sent and no status came back, as after a time-out."""
     import httpx
 
@@ -135,7 +215,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _named_wait(error: Any) -> float | None:
+def _named_wait(error: Any, body: Any) -> float | None:
     """Read the seconds to wait from the header Retry-After (a number or a date) or from Gemini's `retryDelay`."""
     headers = vars(error).get("litellm_response_headers") or {}  # missing if no response came
     value = headers.get("retry-after", "")
@@ -144,5 +224,8 @@ def _named_wait(error: Any) -> float | None:
     try:
         return max(parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
     except ValueError:
-        delay = _RETRY_DELAY.search(str(error))
+        delay = _RETRY_DELAY.search(json.dumps(body) if body else str(error))
         return float(delay[1]) if delay else None
+
+
+_RETRY_DELAY = re.compile(r'"retryDelay":\s*"([\d.]+)s"')  # Gemini sends no Retry-After header

@@ -3,6 +3,7 @@
 A call has one row. Its state says what is known of it:
 
 - `reserved`: about to be sent, or on its way. It counts as its worst case.
+- `received`: its process died between the body and the reply. It counts as its worst case, and the body is read.
 - `answered`: the answer has come; it was written down together with its bill.
 - `lost`: it may be billed, but no answer came. It counts as its worst case, and its question is asked again.
 - `rejected`: the provider does not accept this request. It costs nothing, and is not asked again.
@@ -15,22 +16,27 @@ processes, killed or not, exceeds a ceiling. The rows survive `kill -9`, though 
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
 import filelock
 
-from repair_hf.llm.calls import CALL, Call, Reply, Topic, format_dollars, packed, read_call
-from repair_hf.llm.ledger_file import connect
-from repair_hf.llm.old_folders import OLD_KEYS, has_old_files, import_old_files
+from repair_hf.llm.calls import CALL, Call, Reply, Topic, believed, format_dollars, packed, read_call
+from repair_hf.llm.ledger_file import connect, damaged
+from repair_hf.llm.loading import KEEP
+from repair_hf.runtime.redaction import holds_key
 from repair_hf.runtime.run_folder import RunStopped
 
 __all__ = ["BudgetSpent", "Call", "Ceilings", "Ledger", "Reply", "Topic"]
+
+logger = logging.getLogger(__name__)
 
 FIRST_ATTEMPTS = 2  # at a usable answer, in the first run of a folder
 SLACK = 1e-9  # dollars: sums of binary fractions differ in their last digits
@@ -57,7 +63,6 @@ class Ledger:
 
     Attributes:
         ceilings: They hold for all runs and processes with this ledger.
-        has_old_keys: Whether it holds answers that were imported, under their keys of before.
     """
 
     def __init__(self, path: str | Path = ":memory:", *, run: str = ".", ceilings: Ceilings | None = None) -> None:
@@ -68,12 +73,19 @@ class Ledger:
         self._lock = None if str(path) == ":memory:" else filelock.FileLock(self._lock_file(self._owner))
         if self._lock is not None:
             self._lock.acquire()
-        is_new = self.database.execute("SELECT 1 FROM run WHERE name = ?", (run,)).fetchone() is None
-        if is_new and self._lock is not None and has_old_files(self.folder / run):
-            import_old_files(self.database, self.folder / run, run=run)
         self.database.execute("INSERT OR IGNORE INTO run (name, attempts) VALUES (?, ?)", (run, FIRST_ATTEMPTS))
-        self.has_old_keys = self.database.execute("PRAGMA user_version").fetchone()[0] == OLD_KEYS
+        self._compare_sums()
         self.settle_dead()
+
+    def _compare_sums(self) -> None:
+        """Correct sums that disagree with the rows, as after damage: ceilings compare the sums."""
+        with self.database:
+            self.database.execute("BEGIN IMMEDIATE")
+            for run, dollars, calls, *kept in self.database.execute(_SUMS).fetchall():
+                if calls != kept[1] or abs(dollars - kept[0]) > 1e-6 * max(dollars, 1.0):
+                    logger.warning("%s: the sums of %s disagree with its calls, and are corrected.", self.path, run)
+                    change = "UPDATE run SET dollars = ?, calls = ? WHERE name = ?"
+                    self.database.execute(change, (dollars, calls, run))
 
     def __enter__(self) -> Ledger:
         return self
@@ -101,7 +113,10 @@ class Ledger:
     def find(self, key: str) -> Call | None:
         """Return a call that is answered, rejected or in a batch; None if it may be asked."""
         row = self.database.execute(f"SELECT {CALL} FROM call WHERE key = ?", (key,)).fetchone()
-        return None if row is None or row[1] == "reserved" else read_call(row)
+        try:
+            return None if row is None or row[1] == "reserved" else read_call(row)
+        except ValueError as error:
+            raise damaged(self.path, error) from error
 
     def has_answers_of(self, model: str) -> bool:
         """Return whether a model has answered before."""
@@ -109,41 +124,59 @@ class Ledger:
         return self.database.execute(wanted, (model,)).fetchone() is not None
 
     async def pay(
-        self, key: str, topic: Topic, worst: Callable[[], float], send: Callable[[], Awaitable[Reply]]
+        self,
+        key: str,
+        topic: Topic,
+        worst: Callable[[], float],
+        send: Callable[[], Awaitable[Reply]],
+        read: Callable[[bytes], Awaitable[Reply]] | None = None,
     ) -> Call:
         """Reserve the worst case of a call, send it, and write its reply with its bill.
 
-        If the call is answered, rejected or in a batch already, nothing is sent. Without a reply it counts as lost,
-        unless the error says that it cannot be billed (`may_be_billed`). If the ceilings only lack what other calls
-        have reserved, wait for their bills; `worst` is then called again, because bills correct it.
+        If the call is answered, rejected or in a batch already, nothing is sent. The body of the reply is written
+        before anything reads it; a body that a killed process left is given to `read`. Without a reply the call counts
+        as lost, unless the error says that it cannot be billed (`may_be_billed`). If the ceilings only lack what other
+        calls have reserved, wait for their bills; `worst` is then called again, because bills correct it.
 
         Raises:
             BudgetSpent: If a ceiling does not allow this call.
         """
-        call = await self._reserve(key, worst, topic)
-        if call.state != "reserved":
+        call, at_most = await self._reserve(key, worst, topic)
+        if call.state not in ("reserved", "received"):
             return call
         self._under_way += 1
+        before = KEEP.set(partial(self._keep, key))
         try:
-            reply = await send()
+            reply = await read(call.body) if read is not None and call.body is not None else await send()
         except BaseException as error:
             self._lose(key) if getattr(error, "may_be_billed", True) else self._release(key)
             raise
         else:
-            self.answer(key, reply)
+            reply = believed(reply, at_most=at_most)
+            self.answer(key, reply, topic, at_most)
             self._has_seen_a_bill |= bool(reply.dollars)
-            return Call(key, "answered", reply)
+            return Call(key, "answered", reply, is_new=True)
         finally:
+            KEEP.reset(before)
             self._under_way -= 1
 
-    def answer(self, key: str, reply: Reply) -> None:
-        """Write an answer and its bill. Without a bill the worst case counts."""
-        self.database.execute(
+    def answer(self, key: str, reply: Reply, topic: Topic | None = None, worst: float = 0.0) -> None:
+        """Write an answer and its bill. Without a bill the worst case counts.
+
+        With `topic` it is written even if another process has given its row up meanwhile: it is paid for.
+        """
+        changed = self.database.execute(
             "UPDATE call SET state = 'answered', dollars = ?, prompt_tokens = ?, completion_tokens = ?, "
-            "answered_by = ?, reply = ?, owner = NULL, batch_id = NULL "
+            "answered_by = ?, reply = ?, body = NULL, owner = NULL, batch_id = NULL "
             "WHERE key = ? AND state IN ('reserved', 'submitted')",
             (reply.dollars, reply.prompt_tokens, reply.completion_tokens, reply.answered_by, packed(reply), key),
-        )
+        ).rowcount
+        if changed or topic is None:
+            return
+        name = key if self.database.execute("SELECT 1 FROM call WHERE key = ?", (key,)).fetchone() is None else None
+        name = name or f"{key}/{secrets.token_hex(8)}"
+        self.database.execute(_ADD_PAID, (name, self.run, *topic, worst, self._owner))
+        self.answer(name, reply)
 
     def reject(self, key: str, reason: str, topic: Topic) -> Call:
         """Note that the provider never accepts a request, and return its call."""
@@ -157,13 +190,15 @@ class Ledger:
         )
         return Call(key, "rejected", reply)
 
-    def ask_again(self, key: str) -> None:
-        """Let a question be asked again whose answer is gone; what it has cost stays."""
-        self.database.execute(f"UPDATE call SET key = {_FRESH_KEY} WHERE key = ?", (key,))
+    def ask_again(self, key: str, is_gone: Callable[[], bool]) -> None:
+        """Let a question be asked again if its answer is gone, such as a deleted file; what it has cost stays.
 
-    def rename(self, old: str, new: str) -> None:
-        """Give a call another key."""
-        self.database.execute("UPDATE OR IGNORE call SET key = ? WHERE key = ?", (new, old))
+        Others see one change: who pays writes the file first, and then the answer.
+        """
+        with self.database:
+            self.database.execute("BEGIN IMMEDIATE")
+            if (call := self.find(key)) is not None and call.state in ("answered", "rejected") and is_gone():
+                self.database.execute(f"UPDATE call SET key = {_FRESH_KEY} WHERE key = ?", (key,))
 
     def settle_dead(self) -> None:
         """Count what killed processes had reserved as lost, and give up their batches that were not submitted."""
@@ -205,27 +240,44 @@ class Ledger:
         """Let the runs that start from now on make so many attempts."""
         self.database.execute("UPDATE run SET attempts = ? WHERE name = ?", (count, self.run))
 
-    async def _reserve(self, key: str, worst: Callable[[], float], topic: Topic) -> Call:
+    async def _reserve(self, key: str, worst: Callable[[], float], topic: Topic) -> tuple[Call, float]:
         while True:
             dollars = worst()
             # The first paid call of a process goes alone: its bill corrects the worst cases of the others.
             is_free = self.ceilings.max_usd is None or not dollars or self._has_seen_a_bill or not self._under_way
             if is_free and self.add(key, dollars, topic, "reserved"):
-                return Call(key, "reserved")
-            if (call := self.find(key)) is not None:
-                return call
+                return Call(key, "reserved"), dollars
+            if (call := self.find(key)) is not None and (call.state != "received" or self._adopt(key)):
+                return call, dollars
             shortage, is_busy = self.shortage(dollars)
             if shortage and not is_busy:
                 raise BudgetSpent(shortage)
             await asyncio.sleep(POLL)
             self.settle_dead()
 
+    def _keep(self, key: str, body: bytes) -> None:
+        """Write down a body before it is read, unless it echoes a key."""
+        if not holds_key(body.decode("utf-8", "replace")):
+            self.database.execute("UPDATE call SET body = ? WHERE key = ? AND owner = ?", (body, key, self._owner))
+
+    def _adopt(self, key: str) -> bool:
+        """Take a body that a killed process has received; False if another process was faster."""
+        wanted = "UPDATE call SET state = 'reserved', owner = ? WHERE key = ? AND state = 'received'"
+        return self.database.execute(wanted, (self._owner, key)).rowcount == 1
+
     def _settle(self, owner: str) -> None:
         with self.database:
             self.database.execute("BEGIN IMMEDIATE")
-            self.database.execute(f"UPDATE call SET {_LOST} WHERE owner = ? AND state = 'reserved'", (owner,))
+            wanted = "WHERE owner = ? AND state = 'reserved' AND body IS"
+            self.database.execute(f"UPDATE call SET state = 'received', owner = NULL {wanted} NOT NULL", (owner,))
+            self.database.execute(f"UPDATE call SET {_LOST} {wanted} NULL", (owner,))
             self.database.execute("DELETE FROM call WHERE owner = ? AND batch_id LIKE 'draft:%'", (owner,))
             self.database.execute("UPDATE call SET owner = NULL WHERE owner = ?", (owner,))
+
+    def lose(self, keys: Iterable[str]) -> None:
+        """Count submitted calls as lost: their batch ended without their answers."""
+        wanted = f"UPDATE call SET {_LOST}, batch_id = NULL WHERE key = ? AND state = 'submitted'"
+        self.database.executemany(wanted, [(key,) for key in keys])
 
     def _lose(self, key: str) -> None:
         self.database.execute(f"UPDATE call SET {_LOST} WHERE key = ? AND owner = ?", (key, self._owner))
@@ -240,8 +292,16 @@ class Ledger:
 _FRESH_KEY = "key || '/' || hex(randomblob(8))"  # no question has it
 _LOST = f"key = {_FRESH_KEY}, state = 'lost', owner = NULL"
 _OTHERS = "SELECT DISTINCT owner FROM call WHERE owner IS NOT NULL AND owner != ?"
+_SUMS = """
+SELECT name, (SELECT TOTAL(COALESCE(call.dollars, worst)) FROM call WHERE run = name AND NOT inherited),
+    (SELECT COALESCE(SUM(call.calls), 0) FROM call WHERE run = name AND NOT inherited), dollars, calls FROM run
+"""
 _TOTAL = "(SELECT TOTAL(dollars) FROM run), (SELECT COALESCE(SUM(calls), 0) FROM run)"
 _IS_BUSY = "EXISTS (SELECT 1 FROM call WHERE owner IS NOT NULL AND state = 'reserved')"
+_ADD_PAID = """
+INSERT INTO call (key, run, stage, direction, model, prompts, calls, state, worst, owner)
+VALUES (?, ?, ?, ?, ?, ?, 1, 'reserved', ?, ?)
+"""
 _ADD = """
 INSERT INTO call (key, run, stage, direction, model, prompts, calls, state, worst, owner, batch_id)
 SELECT ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ? FROM (SELECT TOTAL(dollars) AS dollars, TOTAL(calls) AS calls FROM run)

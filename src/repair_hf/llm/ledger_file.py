@@ -15,10 +15,10 @@ from typing import Any
 
 import psutil
 
-from repair_hf.llm.old_folders import has_old_files, import_old_files
 from repair_hf.runtime.options import UserError
 
 FILE = "ledger.sqlite"
+VERSION = 1  # `user_version` of the file
 PATIENCE = 60.0  # seconds to wait while another process writes
 NETWORK_DRIVES = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "lustre", "beegfs", "gpfs")
 
@@ -45,6 +45,7 @@ CREATE TABLE IF NOT EXISTS call (
     completion_tokens INTEGER NOT NULL DEFAULT 0,
     answered_by TEXT NOT NULL DEFAULT '',
     reply TEXT,                         -- JSON: text and finish
+    body BLOB,                          -- what was received, until it is read
     batch_id TEXT,
     owner TEXT,                         -- process that has reserved it
     inherited INTEGER NOT NULL DEFAULT 0  -- another ledger has paid for it
@@ -64,6 +65,7 @@ CREATE TRIGGER IF NOT EXISTS call_removed AFTER DELETE ON call WHEN NOT OLD.inhe
     UPDATE run SET dollars = dollars - COALESCE(OLD.dollars, OLD.worst), calls = calls - OLD.calls
     WHERE name = OLD.run;
 END;
+PRAGMA user_version = 1;
 COMMIT;
 """
 
@@ -78,18 +80,33 @@ def connect(path: str | Path) -> sqlite3.Connection:
     if str(path) != ":memory:":
         path.parent.mkdir(parents=True, exist_ok=True)
     database = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+    database.text_factory = lambda text: text.decode("utf-8", "replace")
     try:
         if str(path) != ":memory:":
             # WAL needs memory that processes share, which network drives lack.
             database.execute(f"PRAGMA journal_mode = {'TRUNCATE' if _is_network_drive(path.parent) else 'WAL'}")
             database.execute("PRAGMA synchronous = NORMAL")
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        has_tables = database.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
+        if version != VERSION and (version or has_tables):
+            raise sqlite3.DatabaseError(f"it is no ledger of version {VERSION}")
+        if has_tables and (fault := database.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+            raise sqlite3.DatabaseError(fault)
         database.executescript(_TABLES)
     except sqlite3.DatabaseError as error:
         database.close()
-        if isinstance(error, sqlite3.OperationalError):  # a full disk, or a folder that cannot be written to
-            raise
-        raise UserError(f"{path} is damaged ({error}); put back a copy, or delete it to pay anew.") from error
+        if isinstance(error, sqlite3.OperationalError) and "malformed" not in str(error):
+            raise  # a full disk, or a folder that cannot be written to
+        raise damaged(path, error) from error
     return database
+
+
+def damaged(path: Path, error: Exception) -> UserError:
+    """Return the error that says what to do with a file that cannot be read."""
+    reason = " ".join(str(error).split())[:200]
+    if "locked" in reason:
+        return UserError(f"{path} is in use by another process ({reason}). Run the command again later.")
+    return UserError(f"{path} is damaged ({reason}). Put back a copy, with its -wal; delete it only to pay anew.")
 
 
 def place_of(folder: Path, home: str | None) -> tuple[Path, str]:
@@ -104,6 +121,12 @@ def place_of(folder: Path, home: str | None) -> tuple[Path, str]:
         return find_ledger(folder) or (folder.resolve() / FILE, ".")
     if not folder.resolve().is_relative_to(Path(home).resolve()):
         raise UserError(f"`ledger` must be a folder above {folder}, got {home}.")
+    found = find_ledger(folder)
+    if found is not None and found[0] != Path(home).resolve() / FILE:
+        raise UserError(
+            f"{folder} has paid from {found[0]}: with `ledger` {home} its ceilings would not count that. Leave "
+            "`ledger` out, or give another --output and --answers-from with this folder."
+        )
     return Path(home).resolve() / FILE, folder.resolve().relative_to(Path(home).resolve()).as_posix()
 
 
@@ -123,13 +146,14 @@ def query(folder: str | Path, wanted: str) -> Iterator[sqlite3.Row]:
     There are none if it has paid nothing.
     """
     found = find_ledger(folder)
-    if found is None and not has_old_files(Path(folder)):
+    if found is None:
         return
-    with closing(connect(":memory:") if found is None else _connect_to_read(found[0])) as database:
-        if found is None:
-            import_old_files(database, Path(folder))
+    with closing(_connect_to_read(found[0])) as database:
         database.row_factory = sqlite3.Row
-        yield from database.execute(wanted, {"run": "." if found is None else found[1]})
+        try:
+            yield from database.execute(wanted, {"run": found[1]})
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            raise damaged(found[0], error) from error
 
 
 def read_calls(*folders: Path) -> Iterator[dict[str, Any]]:
@@ -158,7 +182,6 @@ def take_over(database: sqlite3.Connection, run: str, folder: Path) -> Path:
     )
     found = find_ledger(folder)
     if found is None:
-        import_old_files(database, folder, run=run, is_inherited=True)
         return folder
     path, _ = found
     database.execute("ATTACH ? AS other", (str(path),))
@@ -175,17 +198,24 @@ def take_over(database: sqlite3.Connection, run: str, folder: Path) -> Path:
 
 def _connect_to_read(path: Path) -> sqlite3.Connection:
     mode = "mode=ro" if os.access(path.parent, os.W_OK) else "immutable=1"  # readers of a WAL write beside it
+    wal = path.with_name(f"{path.name}-wal")
+    if mode != "mode=ro" and wal.is_file() and wal.stat().st_size:
+        raise UserError(
+            f"{path} was not closed, and {path.parent} cannot be written to. Copy both files and read those."
+        )
     return sqlite3.connect(f"{path.as_uri()}?{mode}", uri=True, timeout=PATIENCE)
 
 
 def _knows(path: Path, run: str) -> bool:
     with closing(_connect_to_read(path)) as database:
         try:
-            if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'run'").fetchone() is None:
-                return False  # another process is about to create the tables
+            if database.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+                return False  # it is of someone else, or another process is about to create the tables
             return database.execute("SELECT 1 FROM run WHERE name = ?", (run,)).fetchone() is not None
         except sqlite3.DatabaseError as error:
-            raise UserError(f"{path} cannot be read ({error}); put back a copy, or delete it to pay anew.") from error
+            if run != "." and "locked" not in str(error):
+                return False  # not ours
+            raise damaged(path, error) from error
 
 
 def _is_network_drive(folder: Path) -> bool:

@@ -14,13 +14,22 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
 
-from repair_hf.llm.calls import with_checked_usage
+from repair_hf.llm.calls import without_usage
 from repair_hf.llm.cost import price_per_token
-from repair_hf.llm.errors import Blocked, PassingError, ProviderError, RejectedRequest, as_error
+from repair_hf.llm.errors import (
+    Blocked,
+    PassingError,
+    ProviderError,
+    RejectedRequest,
+    ReportedError,
+    UnreadableBody,
+    as_error,
+)
 from repair_hf.llm.ledger import Reply
-from repair_hf.llm.loading import load_litellm
+from repair_hf.llm.loading import ELSEWHERE, EXCHANGE, Exchange, load_litellm
+from repair_hf.llm.reader import Reading, parse_body, read_body
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.redaction import holds_key, use_keys, without_secrets
+from repair_hf.runtime.redaction import holds_key, printable, use_keys, without_secrets
 
 __all__ = ["LiteLLM", "PassingError", "Provider", "ProviderError", "RejectedRequest", "Reply"]
 
@@ -31,6 +40,7 @@ _TAKE_ANY_SCHEMA = ("hosted_vllm", "ollama", "ollama_chat")
 
 LEAKED_KEY = "leaked_key"  # in place of why the model stopped: the answer held an API key, and was not kept
 THINKING_TOKENS = 4096  # mostly some hundred suffice; an answer that is cut off gets more
+PLAIN_AFTER = 2  # answers of 5xx to a schema: some servers do not say that they reject it
 MARGIN = 1.0  # seconds that LiteLLM's own time-outs get, which know whether a connection was made
 
 # Answers a request in the OpenAI chat format: LiteLLM below, or the toy world's oracle.
@@ -49,20 +59,30 @@ class LiteLLM:
     """
 
     def __init__(self, model: str, *, base_url: str | None, timeout: float) -> None:
-        self.base_url, self.timeout = base_url, timeout
+        self.model, self.base_url, self.timeout = model, base_url, timeout
         use_keys(key_names(model))
         self._form = _answer_form(load_litellm(), model, *find_provider(model))
+        self._faults = 0
         self._may_try_schema = self._form == "free" and base_url is not None
 
     async def __call__(self, request: Mapping[str, Any]) -> Reply:
         if not self._may_try_schema or "response_format" not in request:
             return await self._send(self.fitted(request))
+        is_plain, self._faults = self._faults == PLAIN_AFTER, 0 if self._faults == PLAIN_AFTER else self._faults
         try:
-            reply, self._form = await self._send(request), "schema"
+            if is_plain:
+                reply = await self._send(self.fitted(request))
+            else:
+                reply, self._form = await self._send(request), "schema"
         except RejectedRequest:
-            reply = await self._send(self.fitted(request))
-            if self._may_try_schema:  # of several requests at once the first one says so
-                logger.info("%s rejects structured output; requests are sent without it.", request["model"])
+            if is_plain:
+                raise
+            reply, is_plain = await self._send(self.fitted(request)), True
+        except PassingError as error:
+            self._faults += error.is_server_fault and not is_plain
+            raise
+        if is_plain and self._may_try_schema:  # of several requests at once the first one says so
+            logger.info("%s rejects structured output; requests are sent without it.", request["model"])
         self._may_try_schema = False
         return reply
 
@@ -81,10 +101,17 @@ class LiteLLM:
             num_retries=0,
         )
         try:
-            response = await response_of(call, model, self.timeout)
+            response, body = await response_of(call, model, self.timeout)
+            return read_reply(parse_body(body) or body, model, response)
         except Blocked as error:
-            return Reply(str(error), "content_filter", 0, 0, 0.0, model)
-        return read_reply(response, model, litellm)
+            return blocked(error, model)
+
+    async def read(self, body: bytes) -> Reply:
+        """Read a body that a killed process has received."""
+        try:
+            return read_reply(parse_body(body) or body, self.model)
+        except Blocked as error:
+            return blocked(error, self.model)
 
     def fitted(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request with as much of its `response_format` as the model supports."""
@@ -95,21 +122,48 @@ class LiteLLM:
         return fitted | ({"response_format": {"type": "json_object"}} if self._form == "object" else {})
 
 
-async def response_of(call: Awaitable[Any], model: str, seconds: float) -> Any:
+def blocked(error: Blocked, model: str) -> Reply:
+    """Return what stands for an answer that the provider's filter blocked."""
+    return Reply(str(error), "content_filter", 0, 0, 0.0, model)
+
+
+async def response_of(call: Awaitable[Any], model: str, seconds: float) -> tuple[Any, bytes]:
     """Await a call of LiteLLM, whose own time-outs only limit the wait for the next byte.
+
+    Returns:
+        What LiteLLM makes of the response, None if it makes nothing of it; and the body, empty if LiteLLM did not ask
+        over its asynchronous transport.
 
     Raises:
         PassingError, ProviderError, Blocked: If it fails, or takes longer in all.
     """
     import openai  # LiteLLM raises its exceptions
 
+    exchange = Exchange()
+    before = EXCHANGE.set(exchange)
     try:
         async with asyncio.timeout(seconds + MARGIN):
-            return await call
+            return await call, exchange.body
     except TimeoutError:
         raise PassingError(f"no whole response after {seconds:g} s", may_be_billed=True) from None
-    except openai.APIError as error:
-        raise as_error(error, model) from None  # the traceback of LiteLLM's exception could show a key
+    except Exception as error:  # of LiteLLM's, by any odd field of a body
+        if exchange.is_answer:
+            return None, exchange.body
+        raise_if_elsewhere(exchange, model)
+        if not isinstance(error, openai.APIError):
+            raise
+        raise as_error(error, model, exchange) from None  # the traceback of LiteLLM's exception could show a key
+    finally:
+        EXCHANGE.reset(before)
+
+
+def raise_if_elsewhere(exchange: Exchange, model: str) -> None:
+    """Raise an error if the response is a redirect to another host."""
+    if ELSEWHERE in exchange.headers:
+        raise ProviderError(
+            f"{model} answers with a redirect to another host, which is not followed: "
+            f"{printable(without_secrets(exchange.headers[ELSEWHERE]))}. Give its address as base URL if you trust it."
+        ) from None
 
 
 def find_provider(model: str) -> tuple[str, str]:
@@ -188,31 +242,55 @@ def _answer_form(litellm: Any, model: str, name: str, provider: str) -> Literal[
     return "object" if "response_format" in takes and price_per_token(model) is not None else "free"
 
 
-def read_reply(response: Any, model: str, litellm: Any) -> Reply:
-    """Turn LiteLLM's response into a `Reply`."""
-    usage = response.get("usage") or litellm.Usage()
-    text, finish = _said(response.choices[0]) if response.choices else ("", "empty")
-    # By the model that was asked for: LiteLLM's own figure uses the name in the response.
-    price, has_usage = price_per_token(model), usage.prompt_tokens and (usage.completion_tokens or not text)
-    is_known = price is not None and (has_usage or not any(price))
-    dollars = sum(litellm.cost_per_token(model=model, usage_object=usage)) if is_known else None
-    reply = Reply(
-        text=text,
-        finish=finish,
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
-        dollars=dollars,
-        answered_by=without_secrets(response.model or model),
-    )
+def read_reply(value: Any, model: str, response: Any = None, *, batch: bool = False) -> Reply:
+    """Return the reply in a parsed body, or else in LiteLLM's response.
+
+    Raises:
+        UnreadableBody, PassingError, ProviderError, Blocked: If it holds an error, or nothing that can be read.
+    """
+    found = read_body(value)
+    if found is None and response is not None:
+        found = read_body(response.model_dump()) or Reading(finish="empty")
+    if found is None:
+        raise UnreadableBody(model, value)
+    raise_error_in(found, model)
+    text, finish = found.text, found.finish
+    reply = Reply(text, finish, *_bill(found, model, batch=batch), without_secrets(found.model or model))
+    if found.is_odd:
+        reply = without_usage(replace(reply, answered_by=model))
     if holds_key(text) or holds_key(finish):
         reply = replace(reply, text="", finish=LEAKED_KEY)
-    details = usage.prompt_tokens_details
-    return with_checked_usage(reply, model, (details and details.cached_tokens) or 0)
+    return reply
 
 
-def _said(choice: Any) -> tuple[str, str]:
-    """Return text and finish of one choice."""
-    refusal = (choice.message.get("provider_specific_fields") or {}).get("refusal")
-    text = choice.message.content or refusal or ""
-    text = text.encode("utf-8", "replace").decode()  # JSON can hold half a surrogate pair, which cannot be sent
-    return text, "refusal" if refusal else choice.finish_reason or "stop"
+def raise_error_in(found: Reading, model: str) -> None:
+    """Raise the error that came with a status of success, if there is one."""
+    if found.error:
+        code = found.error.get("code") if isinstance(found.error, dict) else None
+        status = code if isinstance(code, int) and 400 <= code < 600 else 502
+        error = as_error(ReportedError(status, {"error": found.error}), model)
+        if isinstance(error, PassingError):
+            error.may_be_billed = bool(found.tokens and found.tokens.completion) or found.is_odd
+        raise error
+
+
+def _bill(found: Reading, model: str, *, batch: bool) -> tuple[int, int, float | None]:
+    """Return the tokens in and out, and the dollars; None if the bill is not known."""
+    litellm, tokens, price = load_litellm(), found.tokens, price_per_token(model, batch=batch)
+    if price is None and found.cost is not None:
+        return (tokens.prompt, tokens.completion, found.cost) if tokens else (0, 0, found.cost)
+    if tokens is None:
+        is_free = found.finish == "content_filter" and not found.is_odd
+        return 0, 0, 0.0 if is_free or (price is not None and not any(price)) else None
+    dollars = None
+    if price is not None and ((tokens.prompt and (tokens.completion or not found.text)) or not any(price)):
+        usage = litellm.Usage(
+            prompt_tokens=tokens.prompt,
+            completion_tokens=tokens.completion,
+            prompt_tokens_details={"cached_tokens": tokens.cached},
+        )
+        if batch:
+            dollars = sum(litellm.cost_calculator.batch_cost_calculator(usage, model))
+        else:  # by the model that was asked for: LiteLLM's own figure uses the name in the response
+            dollars = sum(litellm.cost_per_token(model=model, usage_object=usage))
+    return tokens.prompt, tokens.completion, dollars

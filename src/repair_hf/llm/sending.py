@@ -22,7 +22,7 @@ from itertools import count
 from math import inf
 from typing import NamedTuple
 
-from repair_hf.llm.errors import LATER, FailedRequest, PassingError, ProviderError, RejectedRequest
+from repair_hf.llm.errors import LATER, FailedRequest, PassingError, ProviderError, RejectedRequest, UnreadableBody
 from repair_hf.llm.ledger import Call, Ledger, Reply, Topic
 from repair_hf.llm.limits import Circuit, Limits, Slot
 from repair_hf.llm.options import RequestOptions
@@ -48,6 +48,7 @@ class Question(NamedTuple):
         send: Sends the request once. It must write to disk whatever the ledger's reply only names.
         worst: The most that the request may cost, in dollars; called when it is about to be sent.
         tokens: Expected tokens of prompt and answer; called if there is a limit of tokens.
+        read: Reads a body that a killed process has received.
     """
 
     key: str
@@ -55,6 +56,7 @@ class Question(NamedTuple):
     send: Send
     worst: Callable[[], float]
     tokens: Callable[[], int] = lambda: 0
+    read: Callable[[bytes], Awaitable[Reply]] | None = None
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class Sender:
         self._is_draining, self._logged_at = False, -EVERY
 
     async def ask(self, question: Question) -> tuple[Call, bool]:
-        """Return the call of a question that the ledger cannot answer, and whether it is not asked for already.
+        """Return the call of a question that the ledger cannot answer, and whether this question paid for it.
 
         Equal questions that are asked at the same time share a call. Its state is `rejected` if the provider does not
         accept the question.
@@ -142,7 +144,8 @@ class Sender:
             raise asyncio.CancelledError
         task = self._tasks[question.key] = asyncio.create_task(self._pay(question))
         task.add_done_callback(lambda task: self._forget(question.key, task))
-        return await asyncio.shield(task), True  # shielded: it is paid for even if the caller is cancelled
+        call = await asyncio.shield(task)  # it is paid for even if the caller is cancelled
+        return call, call.is_new
 
     async def drain(self, seconds: float) -> None:
         """Send nothing new, and wait for the replies that are on their way; they are paid for already."""
@@ -186,7 +189,7 @@ class Sender:
         try:
             async with self.limits.slot(question.tokens() if self.limits.has_tokens else 0) as slot:
                 send = partial(self._on_the_wire, question.send, slot)
-                return await self.ledger.pay(question.key, question.topic, question.worst, send)
+                return await self.ledger.pay(question.key, question.topic, question.worst, send, question.read)
         except PassingError as error:
             if not error.is_rate_limit:  # the limits handle these
                 self.circuit.note(str(error))
@@ -239,6 +242,9 @@ class Sender:
 
     def _wait_after(self, error: PassingError, attempt: int) -> float:
         """Return the seconds until the next attempt, or raise the error that ends the attempts."""
+        if isinstance(error, UnreadableBody) and attempt > 1:
+            reason = f"{error}. Two such bodies are kept in {self.ledger.path}; both may be billed. {LATER}"
+            raise ProviderError(reason) from error
         if attempt == self._retries.attempts:
             reason = f"{self.model} failed {attempt} times in a row, at last with: {error}"
             if error.is_rate_limit:

@@ -95,6 +95,11 @@ def content_parts(message: Mapping[str, Any]) -> list[dict]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
+def text_parts(messages: Sequence[Mapping[str, Any]]) -> list[dict]:
+    """Return the texts among the parts of all messages."""
+    return [part for message in messages for part in content_parts(message) if part["type"] == "text"]
+
+
 def image_of(part: Mapping[str, Any]) -> Image.Image:
     """Open the image in a part of a message; its pixels are not decoded yet."""
     return Image.open(io.BytesIO(base64.b64decode(part["image_url"]["url"].partition(";base64,")[2])))

@@ -31,7 +31,7 @@ from repair_hf.synthesis.candidate_files import (
     save_candidate,
     was_let_go,
 )
-from repair_hf.synthesis.hosted import HostedEditor
+from repair_hf.synthesis.hosted import NO_IMAGE, HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.options import Format
 from repair_hf.synthesis.outcome import UNREACHED
@@ -39,6 +39,7 @@ from repair_hf.synthesis.sources import SourceImages, open_picture
 
 logger = logging.getLogger(__name__)
 
+ATTEMPTS = 2  # at an image, if an answer holds none and names no filter
 GRACE = 60.0  # seconds that images on their way get to arrive when a run stops; they are paid for already
 
 
@@ -118,7 +119,12 @@ class Candidates:
 
     def why_none(self, fp: int, instruction: str) -> str:
         """Say why an edit has no candidates: the editor made none, or could not be reached (`UNREACHED`)."""
-        return UNREACHED if self._missing(self._paths(fp, instruction)) else "no candidate could be made"
+        paths = self._paths(fp, instruction)
+        if self._missing(paths):
+            return UNREACHED
+        calls = [] if self._sender is None else [self.ledger.find(path.stem) for path in paths]
+        words = {call.reply.finish for call in calls if call and call.reply and call.state == "answered"}
+        return f"no candidate could be made: {'; '.join(sorted(words))}" if words else "no candidate could be made"
 
     def _paths(self, fp: int, instruction: str) -> list[Path]:
         """Return the files of the candidates of an edit."""
@@ -179,25 +185,35 @@ class Candidates:
     async def _buy(self, editor: HostedEditor, send: Send, path: Path) -> None:
         """Make one candidate with the editor at a provider, unless every attempt fails."""
 
-        async def send_and_save() -> Reply:
-            reply = await send()
+        async def saved(reply: Reply) -> Reply:
             fault = await asyncio.to_thread(lambda: save_candidate(path, editor.opened(reply)))
             if fault and reply.text:
                 reply = replace(reply, finish=fault)
             return replace(reply, text="" if fault else path.name)
 
+        async def send_and_save() -> Reply:
+            return await saved(await send())
+
+        async def read_and_save(body: bytes) -> Reply:
+            return await saved(await editor.read(body))
+
         assert self._sender is not None, "it belongs to the editor"
-        if self.ledger.find(path.stem) is not None:
-            self.ledger.ask_again(path.stem)  # its file was deleted, or set aside
         topic = Topic("edit", "t2i", editor.model)
-        try:
-            call, _ = await self._sender.ask(Question(path.stem, topic, send_and_save, editor.worst_case))
-        except FailedRequest:
-            return
-        if call.state == "answered" and call.reply is not None:
-            self.usage.add(call.reply, replayed=False)
-            fault = None if call.reply.text else f"no image: {call.reply.finish}"
+        question = Question(path.stem, topic, send_and_save, editor.worst_case, read=read_and_save)
+        for _ in range(ATTEMPTS):
+            # Its file was deleted, or set aside; or no image came.
+            self.ledger.ask_again(path.stem, lambda: not path.is_file())
+            try:
+                call, is_new = await self._sender.ask(question)
+            except FailedRequest:
+                return
+            if call.state != "answered" or call.reply is None:
+                return
+            self.usage.add(call.reply, replayed=not is_new)
+            fault = None if call.reply.text else call.reply.finish
             self._sender.circuit.note(fault)  # now that the reply is in the ledger
+            if fault is None or not fault.startswith(NO_IMAGE):
+                return
 
 
 def edit_here(editor: ImageEditor, source: bytes, instruction: str, paths: Sequence[Path]) -> None:

@@ -15,21 +15,24 @@ from typing import Any
 
 from PIL import Image
 
-from repair_hf.llm.calls import with_checked_usage
-from repair_hf.llm.errors import Blocked, ProviderError
+from repair_hf.llm.calls import without_usage
+from repair_hf.llm.cost import image_bill, image_prices, price_per_image
+from repair_hf.llm.errors import Blocked, ProviderError, UnreadableBody
 from repair_hf.llm.ledger import Ledger, Reply
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.options import RequestOptions
 from repair_hf.llm.prompts import SHIPPED, Prompts, draws
-from repair_hf.llm.provider import find_provider, key_names, response_of
+from repair_hf.llm.provider import find_provider, key_names, raise_error_in, response_of
+from repair_hf.llm.reader import Tokens, parse_body, read_body
 from repair_hf.llm.sending import Retries, Sender
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.redaction import use_keys
+from repair_hf.runtime.redaction import printable, use_keys, without_secrets
 from repair_hf.synthesis.sources import UnreadableImage, open_picture
 
 # For these LiteLLM gives the URL of an image, which may point anywhere; other providers send the image itself.
 _SEND_ADDRESSES = ("black_forest_labs", "fal_ai", "recraft")
+NO_IMAGE = "no image:"  # begins the finish of an answer without one, unless a filter is its reason
 _ADDRESS = "the address of an image"
 
 CONCURRENCY = 8  # a request takes over ten seconds; new accounts may make some tens of images a minute
@@ -107,12 +110,16 @@ class HostedEditor:
         request = {"model": self.model, "prompt": prompt, "api_base": self.base_url, "timeout": self.options.timeout}
         call = litellm.aimage_edit(image=image, **request) if image else litellm.aimage_generation(**request)
         try:
-            response = await response_of(call, self.model, self.options.timeout)
+            response, body = await response_of(call, self.model, self.options.timeout)
+            reply = _reply(parse_body(body) or body, self.model, response)
         except Blocked as error:
             return Reply("", f"content_filter: {error}", 0, 0, 0.0, self.model)
-        reply = _reply(response, self.model)
         self._highest_bill = max(self._highest_bill, reply.dollars or 0.0)
         return reply
+
+    async def read(self, body: bytes) -> Reply:
+        """Read a body that a killed process has received."""
+        return _reply(parse_body(body) or body, self.model)
 
     def _resized(self, source: bytes) -> bytes:
         """Encode the image again, without metadata and without loss: the edit should not show compression marks."""
@@ -132,33 +139,39 @@ class HostedEditor:
     @cached_property
     def price_bound(self) -> float:
         """More dollars than an image should cost, by the list price; 0 if unknown."""
-        known = load_litellm().model_cost
-        prices = known.get(self.model) or known.get(self.model.partition("/")[2], {})
-        per_token_out = prices.get("output_cost_per_image_token", 0.0)
+        prices = image_prices(self.model)
+        by_token = (
+            0.0 if "gemini" in self.model else IMAGE_TOKENS_OUT * (prices.get("output_cost_per_image_token") or 0.0)
+        )
         per_token_in = max(prices.get("input_cost_per_token", 0.0), prices.get("input_cost_per_image_token", 0.0))
-        return (prices.get("output_cost_per_image") or IMAGE_TOKENS_OUT * per_token_out) + TOKENS_IN * per_token_in
+        return max(price_per_image(self.model) or 0.0, by_token) + TOKENS_IN * per_token_in
 
 
 class _PaidForNothing(ProviderError):
     may_be_billed = True
 
 
-def _reply(response: Any, model: str) -> Reply:
-    """Read an image response. Where Gemini's filter refuses, there is no image and no error."""
-    usage = response.usage
-    images = [image.b64_json for image in response.data or [] if image.b64_json]
-    if not images and any(image.url for image in response.data or []):  # all others would be like this, and paid for
+def _reply(value: Any, model: str, response: Any = None) -> Reply:
+    """Read the body of an image, or else LiteLLM's response."""
+    found = read_body(value)
+    if found is None and response is not None:
+        found = read_body(response.model_dump())
+    if found is None:
+        raise UnreadableBody(model, value)
+    raise_error_in(found, model)
+    if not found.pictures and found.addresses:  # all others would be like this, and paid for
         raise _PaidForNothing(f"{model} sends {_ADDRESS}, which is not followed; give another --editor.")
-    prompt_tokens = (usage and usage.get("input_tokens")) or 0
-    dollars = response._hidden_params.get("response_cost")  # where LiteLLM documents the cost
-    if not (prompt_tokens or dollars):  # LiteLLM reports 0 where the provider reports nothing
-        dollars = None
+    tokens, is_block = found.tokens or Tokens(), found.finish in ("content_filter", "refusal")
+    dollars = image_bill(found.tokens, model) if found.cost is None else found.cost
+    if found.tokens is None and not found.is_odd and dollars is None and is_block:
+        dollars = 0.0
+    word = f"content_filter: {found.word or found.text}" if is_block else f"{NO_IMAGE} {found.word or found.finish}"
     reply = Reply(
-        text=images[0] if images else "",
-        finish="stop" if images else "content_filter: the provider sent no image",
-        prompt_tokens=prompt_tokens,
-        completion_tokens=(usage and usage.get("output_tokens")) or 0,
+        text=found.pictures[-1] if found.pictures else "",
+        finish="stop" if found.pictures else printable(without_secrets(word)),
+        prompt_tokens=tokens.prompt,
+        completion_tokens=tokens.completion,
         dollars=dollars,
         answered_by=model,
     )
-    return with_checked_usage(reply, model)
+    return without_usage(reply) if found.is_odd else reply

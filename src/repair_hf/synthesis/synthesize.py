@@ -13,6 +13,7 @@ from transformers import ProcessorMixin
 
 from repair_hf.encoder.embedder import check_retriever
 from repair_hf.encoder.opening import Retriever, open_retriever
+from repair_hf.llm.batches import open_batches
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.ledger import Ledger
 from repair_hf.llm.ledger_file import FILE, has_payments, take_over
@@ -196,6 +197,7 @@ class Synthesis:
         if summary is not None and self.is_done:
             return summary
         check_models(self.llm, self.editor)
+        _check_paid(place, summary)
         asks_again = summary is not None and not summary["open"] and unanswered(place, summary, most).total() > 0
         processes().gather(None)  # all have read the summary, which the first one removes now
 
@@ -227,12 +229,31 @@ def _reuse(folder: str | Path) -> str:
 
 
 def _check_sources(folders: Sequence[Path]) -> None:
+    for folder in open_batches(folders):
+        raise UserError(
+            f"`answers_from` names {folder}, whose batches are not collected yet; they would be paid again. "
+            "Rerun its command first."
+        )
     for folder in folders:
         if not has_payments(folder):
             raise UserError(
                 f"`answers_from` names {folder}, which holds no paid answers ({FILE}). Give the --output of "
                 "`repair-hf synthesize`."
             )
+
+
+def _check_paid(folder: Path, summary: Mapping[str, Any] | None) -> None:
+    """Check that a folder's ledger holds what its summary says was paid.
+
+    Raises:
+        UserError: If it holds less, so that all would be paid again.
+    """
+    noted = sum(use["calls"] for use in (summary or {}).get("paid", ()))
+    if noted > (held := sum(use.calls for use in paid_in(folder).values())):
+        raise UserError(
+            f"{folder} has paid for {noted:,} answers and images, and its ledger holds {held:,}: {FILE}, or the "
+            f"{FILE}-wal beside it, is not the one. Put it back; the folder of a shared --ledger must stay below it."
+        )
 
 
 def _repair(
@@ -242,8 +263,6 @@ def _repair(
     if everyone.is_main:
         for source in work.sources:
             link_candidates(take_over(ledger.database, ledger.run, source), ledger.folder)
-        if ledger.run != ".":  # before there were ledgers, each run had its images in its own folder
-            link_candidates(folder, ledger.folder)
     everyone.gather(None)  # what is taken over is there
     chat, images = open_chat(work.llm, ledger), open_editor(work.editor, work.llm)
     how: dict[str, Any] = {"save_as": work.editor.editor_format, "keep_candidates": work.editor.keep_candidates}

@@ -1,0 +1,102 @@
+"""What a provider sent, what we do, and what we count as billed: one row each. `docs/synthesis.md` shows this table.
+
+To add a row: describe the body, copy nothing. `then` is one of
+
+- `answered`: the answer is used;
+- `asked again`: after a wait, up to eight times;
+- `once more`: asked once more, then dropped for this run;
+- `refused`: the failure is dropped, for good;
+- `stop`: the run stops at once; the same command goes on later.
+
+`billed` is `usage` (by the tokens it reports), `highest` (its highest price) or `free`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from provider_server import Shape, Wire, error, said
+
+GOOD = '{"valid": true, "reason": "it fits"}'
+
+
+class Row(NamedTuple):
+    sent: str
+    shape: Shape
+    wire: Wire
+    then: str
+    billed: str
+
+
+def openai(**changes: Any) -> Wire:
+    return Wire(body=said("openai", GOOD) | changes)
+
+
+def choice(**changes: Any) -> Wire:
+    body = said("openai", GOOD)
+    body["choices"][0] |= changes
+    return Wire(body=body)
+
+
+def usage(**counts: Any) -> Wire:
+    body = said("openai", GOOD)
+    return Wire(body=body | {"usage": body["usage"] | counts})
+
+
+def gemini(finish: str = "STOP", *, text: str | None = GOOD, **changes: Any) -> Wire:
+    body = said("gemini", text)
+    body["candidates"][0]["finishReason"] = finish
+    return Wire(body=body | changes)
+
+
+def failed(status: int, message: str, code: str | None = None, shape: Shape = "openai") -> Wire:
+    return Wire(status, error(shape, status, message, code))
+
+
+PARTS = [{"type": "text", "text": GOOD[:9]}, {"type": "text", "text": GOOD[9:]}]
+MIDWAY = {
+    "finish_reason": "error",
+    "message": {"role": "assistant", "content": ""},
+    "error": {"code": 502, "message": "x"},
+}
+UPSTREAM, NO_KEY = (Wire(body={"error": {"code": code, "message": "no"}}) for code in (502, 401))
+ROWS = [
+    Row("an answer", "openai", openai(), "answered", "usage"),
+    Row("`created` is a text", "openai", openai(created="today"), "answered", "usage"),
+    Row("the name of the model is a number", "openai", openai(model=7), "answered", "usage"),
+    Row("`service_tier` is a list", "openai", openai(service_tier=[]), "answered", "usage"),
+    Row("the content is a list of parts", "openai", choice(message={"content": PARTS}), "answered", "usage"),
+    Row("no finish", "openai", choice(finish_reason=None), "answered", "usage"),
+    Row("the refusal is a list", "openai", choice(message={"content": GOOD, "refusal": []}), "answered", "usage"),
+    Row("no usage", "openai", openai(usage=None), "answered", "highest"),
+    Row("the usage is a list", "openai", openai(usage=[1]), "answered", "highest"),
+    Row("a count of tokens is a text", "openai", usage(prompt_tokens="1000"), "answered", "highest"),
+    Row("a count of tokens is a bool", "openai", usage(completion_tokens=True), "answered", "highest"),
+    Row("a count of tokens is negative", "openai", usage(prompt_tokens=-5), "answered", "highest"),
+    Row("fewer tokens than the text must have", "openai", usage(prompt_tokens=1), "answered", "highest"),
+    Row("a choice that ends in an error", "openai", choice(**MIDWAY), "asked again", "highest"),
+    Row("an error of the server, sent as a success", "openai", UPSTREAM, "asked again", "free"),
+    Row("an error about the key, sent as a success", "openai", NO_KEY, "stop", "free"),
+    Row("a web page, sent as a success", "openai", Wire(body=b"<html>"), "once more, then stop", "highest"),
+    Row("an empty body", "openai", Wire(body=b""), "once more, then stop", "highest"),
+    Row("no choices", "openai", openai(choices=[]), "once more", "usage"),
+    Row("an empty text", "openai", choice(message={"content": ""}), "once more", "usage"),
+    Row("an answer", "gemini", gemini(), "answered", "usage"),
+    Row("a prompt that is blocked, without usage", "gemini", Wire(body={"promptFeedback": {"blockReason": "SAFETY"}}),
+        "refused", "free"),
+    Row("finish MODEL_ARMOR", "gemini", gemini("MODEL_ARMOR", text=None), "refused", "usage"),
+    Row("finish PROHIBITED_CONTENT", "gemini", gemini("PROHIBITED_CONTENT", text=None), "refused", "usage"),
+    Row("finish OTHER, an internal error", "gemini", gemini("OTHER", text=None), "asked again", "highest"),
+    Row("no candidates, and no block", "gemini", Wire(body={"candidates": []}), "once more", "highest"),
+]  # fmt: skip
+
+
+def as_markdown() -> str:
+    """Return the table as the documentation shows it."""
+    names = {"openai": "OpenAI's", "gemini": "Gemini's"}
+    lines = ["| sent | protocol | what happens | counted as |", "|---|---|---|---|"]
+    lines += [f"| {row.sent} | {names[row.shape]} | {row.then} | {BILLS[row.billed]} |" for row in ROWS]
+    return "\n".join(lines) + "\n"
+
+
+BILLS = {"usage": "its tokens", "highest": "its highest price", "free": "nothing"}
