@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from repair_hf.llm.ledger import Reply
-from repair_hf.llm.ledger_file import query
+from repair_hf.llm.ledger_file import FILE, query
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.reader import Tokens
+from repair_hf.runtime.options import UserError
 
 TOKENS_PER_IMAGE = 1_056  # OpenAI at medium quality and 1024 x 1024
 
@@ -152,6 +153,20 @@ def paid_in(*folders: Path) -> dict[tuple[str, str], Usage]:
     """Return what all runs in some folders have paid for answers and edited images, by stage and direction."""
     rows = (row for folder in folders for row in query(folder, _PAID))
     return merged_usage({(stage, direction): Usage(*counts)} for stage, direction, *counts in rows)
+
+
+def check_paid(folder: Path, noted: Iterable[Mapping[str, Any]]) -> None:
+    """Check that a folder's ledger holds the calls that its summary has noted as paid.
+
+    Raises:
+        UserError: If it holds less, so that all would be paid again.
+    """
+    wanted = sum(use["calls"] for use in noted)
+    if wanted > (held := sum(use.calls for use in paid_in(folder).values())):
+        raise UserError(
+            f"{folder} has paid for {wanted:,} answers and images, and its ledger holds {held:,}: {FILE}, or the "
+            f"{FILE}-wal beside it, is not the one. Put it back; the folder of a shared --ledger must stay below it."
+        )
 
 
 def merged_usage(usages: Iterable[Mapping[tuple[str, str], Usage]]) -> dict[tuple[str, str], Usage]:

@@ -16,7 +16,6 @@ processes, killed or not, exceeds a ceiling. The rows survive `kill -9`, though 
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable
@@ -29,14 +28,12 @@ from typing import NamedTuple
 import filelock
 
 from repair_hf.llm.calls import CALL, Call, Reply, Topic, believed, format_dollars, packed, read_call
-from repair_hf.llm.ledger_file import connect, damaged
+from repair_hf.llm.ledger_file import connect, correct_sums, damaged
 from repair_hf.llm.loading import KEEP
 from repair_hf.runtime.redaction import holds_key
 from repair_hf.runtime.run_folder import RunStopped
 
 __all__ = ["BudgetSpent", "Call", "Ceilings", "Ledger", "Reply", "Topic"]
-
-logger = logging.getLogger(__name__)
 
 FIRST_ATTEMPTS = 2  # at a usable answer, in the first run of a folder
 SLACK = 1e-9  # dollars: sums of binary fractions differ in their last digits
@@ -74,18 +71,8 @@ class Ledger:
         if self._lock is not None:
             self._lock.acquire()
         self.database.execute("INSERT OR IGNORE INTO run (name, attempts) VALUES (?, ?)", (run, FIRST_ATTEMPTS))
-        self._compare_sums()
+        correct_sums(self.database, self.path)
         self.settle_dead()
-
-    def _compare_sums(self) -> None:
-        """Correct sums that disagree with the rows, as after damage: ceilings compare the sums."""
-        with self.database:
-            self.database.execute("BEGIN IMMEDIATE")
-            for run, dollars, calls, *kept in self.database.execute(_SUMS).fetchall():
-                if calls != kept[1] or abs(dollars - kept[0]) > 1e-6 * max(dollars, 1.0):
-                    logger.warning("%s: the sums of %s disagree with its calls, and are corrected.", self.path, run)
-                    change = "UPDATE run SET dollars = ?, calls = ? WHERE name = ?"
-                    self.database.execute(change, (dollars, calls, run))
 
     def __enter__(self) -> Ledger:
         return self
@@ -292,10 +279,6 @@ class Ledger:
 _FRESH_KEY = "key || '/' || hex(randomblob(8))"  # no question has it
 _LOST = f"key = {_FRESH_KEY}, state = 'lost', owner = NULL"
 _OTHERS = "SELECT DISTINCT owner FROM call WHERE owner IS NOT NULL AND owner != ?"
-_SUMS = """
-SELECT name, (SELECT TOTAL(COALESCE(call.dollars, worst)) FROM call WHERE run = name AND NOT inherited),
-    (SELECT COALESCE(SUM(call.calls), 0) FROM call WHERE run = name AND NOT inherited), dollars, calls FROM run
-"""
 _TOTAL = "(SELECT TOTAL(dollars) FROM run), (SELECT COALESCE(SUM(calls), 0) FROM run)"
 _IS_BUSY = "EXISTS (SELECT 1 FROM call WHERE owner IS NOT NULL AND state = 'reserved')"
 _ADD_PAID = """
