@@ -128,6 +128,13 @@ def test_thoughts_are_paid_for_and_cached_prompts_are_cheaper(send):
     assert reply.dollars == pytest.approx(400 * 0.3e-6 + 600 * 0.03e-6 + 500 * 2.5e-6)
 
 
+def test_a_model_without_a_listed_price_is_billed_by_the_providers_own_cost(send):
+    body = said("openai", "It fits.")
+    for cost, dollars in ((0.25, 0.25), (0, 0.0), (float("nan"), None), (True, None), ("1", None), (10**400, None)):
+        reply, _ = send("openai", Wire(body=body | {"usage": body["usage"] | {"cost": cost}}))
+        assert reply.dollars == dollars
+
+
 @pytest.mark.parametrize(
     ("keys", "complaint"),
     [

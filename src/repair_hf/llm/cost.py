@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -104,6 +104,27 @@ def price_per_token(model: str, *, batch: bool = False) -> tuple[float, float] |
         return listed
     in_batch = prices.get("input_cost_per_token_batches"), prices.get("output_cost_per_token_batches")
     return (listed[0] / 2, listed[1] / 2) if None in in_batch else in_batch
+
+
+STATED: set[str] = set()  # models whose price the user has stated
+
+
+def state_price(model: str, per_million: Sequence[float]) -> None:
+    """Give a model the price that the user states, in dollars per million tokens in and out.
+
+    Raises:
+        UserError: If these are not two amounts.
+    """
+    if len(per_million) != 2:
+        raise UserError(f"A price is two amounts, in dollars per million tokens in and out, got {list(per_million)}.")
+    each_in, each_out = (amount / 1e6 for amount in per_million)
+    listed = {name: value for name, value in image_prices(model).items() if "cost" not in name}
+    prices = {"input_cost_per_token": each_in, "output_cost_per_token": each_out}
+    of_images = {"input_cost_per_image_token": each_in, "output_cost_per_image_token": each_out}
+    defaults = {"litellm_provider": model.partition("/")[0], "mode": "chat"}
+    load_litellm().model_cost[model] = defaults | listed | prices | of_images
+    STATED.add(model)
+    price_per_token.cache_clear()
 
 
 def price_per_image(model: str) -> float | None:
