@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sqlite3
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -65,7 +66,8 @@ class Ledger:
     def __init__(self, path: str | Path = ":memory:", *, run: str = ".", ceilings: Ceilings | None = None) -> None:
         self.path, self.run, self.ceilings = Path(path), run, ceilings or Ceilings()
         self._owner = secrets.token_hex(8)  # of this process's rows that are not settled
-        self._has_seen_a_bill, self._under_way = False, 0
+        self._measured: set[str] = set()  # models that this process has had an answer of
+        self._under_way: Counter[str] = Counter()  # calls by model
         self.database = connect(path)
         self._lock = None if str(path) == ":memory:" else filelock.FileLock(self._lock_file(self._owner))
         if self._lock is not None:
@@ -131,7 +133,7 @@ class Ledger:
         call, at_most = await self._reserve(key, worst, topic)
         if call.state not in ("reserved", "received"):
             return call
-        self._under_way += 1
+        self._under_way[topic.model] += 1
         before = KEEP.set(partial(self._keep, key))
         try:
             reply = await read(call.body) if read is not None and call.body is not None else await send()
@@ -141,11 +143,11 @@ class Ledger:
         else:
             reply = believed(reply, at_most=at_most)
             self.answer(key, reply, topic, at_most)
-            self._has_seen_a_bill |= bool(reply.dollars)
+            self._measured.add(topic.model)
             return Call(key, "answered", reply, is_new=True)
         finally:
             KEEP.reset(before)
-            self._under_way -= 1
+            self._under_way[topic.model] -= 1
 
     def answer(self, key: str, reply: Reply, topic: Topic | None = None, worst: float = 0.0) -> None:
         """Write an answer and its bill. Without a bill the worst case counts.
@@ -230,8 +232,9 @@ class Ledger:
     async def _reserve(self, key: str, worst: Callable[[], float], topic: Topic) -> tuple[Call, float]:
         while True:
             dollars = worst()
-            # The first paid call of a process goes alone: its bill corrects the worst cases of the others.
-            is_free = self.ceilings.max_usd is None or not dollars or self._has_seen_a_bill or not self._under_way
+            # The first paid call of a model goes alone: its bill corrects the worst cases of the others.
+            is_known = topic.model in self._measured or not self._under_way[topic.model]
+            is_free = self.ceilings.max_usd is None or not dollars or is_known
             if is_free and self.add(key, dollars, topic, "reserved"):
                 return Call(key, "reserved"), dollars
             if (call := self.find(key)) is not None and (call.state != "received" or self._adopt(key)):
