@@ -8,6 +8,7 @@ from provider_server import KEY, KEYS, MODELS, ProviderServer, Script
 
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.options import RequestOptions
+from repair_hf.llm.provider import LiteLLM
 from tests.llm.asking import QUESTION, QUICK, Verdict
 
 
@@ -51,5 +52,22 @@ def ask(with_chat):
             return answer, chat.usage["audit", "i2t"]
 
         return with_chat(script, work, model, shape=shape, **(client or {}))
+
+    return run
+
+
+@pytest.fixture
+def send(provider_and_loop):
+    """Sends one request; returns the reply and what the server was asked."""
+    server, runner = provider_and_loop
+
+    def run(shape, answer, model=None, **parameters):
+        server.answer = script = Script(answer)
+        model = model or MODELS[shape]
+        provider = LiteLLM(model, base_url=server.url(shape), timeout=60.0)
+        request = {"model": model, "messages": QUESTION, "temperature": 0.0, "max_tokens": 50, "seed": 3, **parameters}
+        reply = runner.run(provider(request))
+        (question,) = script.questions  # neither LiteLLM nor an SDK asks again
+        return reply, question
 
     return run

@@ -5,6 +5,7 @@ from contextlib import suppress
 import pytest
 from ledgers import ledger_in, pay
 
+from repair_hf.llm import cost
 from repair_hf.llm.cost import (
     Usage,
     paid_in,
@@ -13,6 +14,7 @@ from repair_hf.llm.cost import (
 )
 from repair_hf.llm.ledger import Reply, Topic
 from repair_hf.llm.loading import load_litellm
+from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.hosted import HostedEditor
 
 FLASH = "gemini/gemini-2.5-flash"
@@ -53,6 +55,20 @@ def test_batches_cost_what_the_model_lists_or_half(monkeypatch):
 )
 def test_price_of_an_image(model, dollars):
     assert price_per_image(model) == (dollars and pytest.approx(dollars, abs=0.001))
+
+
+def test_a_stated_price_counts_for_text_batches_and_images(monkeypatch):
+    model = "openrouter/some/model"
+    monkeypatch.setattr(load_litellm(), "model_cost", dict(load_litellm().model_cost))
+    monkeypatch.setattr(cost, "STATED", set())
+    assert price_per_token(model) is None and price_per_image(model) is None
+    cost.state_price(model, [0.5, 2.0])
+    assert price_per_token(model) == (pytest.approx(0.5e-6), pytest.approx(2e-6))
+    assert price_per_token(model, batch=True) == (pytest.approx(0.25e-6), pytest.approx(1e-6))
+    assert price_per_image(model) == pytest.approx(1_056 * 2e-6)
+    with pytest.raises(UserError, match="two amounts"):
+        cost.state_price(model, [0.5])
+    price_per_token.cache_clear()
 
 
 def test_an_image_costs_at_least_what_its_tokens_cost():

@@ -121,3 +121,33 @@ def test_an_answer_whose_row_was_given_up_is_written_as_paid(tmp_path):
 
         asyncio.run(main())
         assert ledger.find("key").reply.text == "yes" and ledger.total == (1.5, 2)
+
+
+@pytest.mark.parametrize("dollars", [None, 0.5])
+def test_only_the_first_call_of_a_model_goes_alone_with_or_without_a_bill(dollars, tmp_path):
+    at_once: dict[str, list[int]] = {"llm": [], "editor": []}
+
+    async def main() -> None:
+        under_way = {"llm": 0, "editor": 0}
+        met = {"llm": asyncio.Event(), "editor": asyncio.Event()}
+
+        async def ask(model: str, number: int) -> None:
+            async def send() -> Reply:
+                under_way[model] += 1
+                at_once[model].append(under_way[model])
+                if under_way[model] == 5:
+                    met[model].set()
+                if len(at_once[model]) > 1:  # all the others at once
+                    await asyncio.wait_for(met[model].wait(), 60)
+                under_way[model] -= 1
+                return Reply("yes", "stop", 0, 0, dollars, model)
+
+            await ledger.pay(f"{model} {number}", Topic("audit", "i2t", model), lambda: 1.0, send)
+
+        for model in ("llm", "editor"):
+            await asyncio.gather(*(ask(model, number) for number in range(6)))
+
+    with ledger_in(tmp_path, max_usd=100.0) as ledger:
+        asyncio.run(main())
+    for seen in at_once.values():
+        assert seen[0] == 1 and max(seen) == 5

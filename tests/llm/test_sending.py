@@ -185,7 +185,7 @@ def test_what_has_no_price_needs_no_tokens(crowd, tmp_path):
 def test_max_usd_needs_a_price(tmp_path):
     with (
         ledger_in(tmp_path, max_usd=1.0) as ledger,
-        pytest.raises(UserError, match="no list price is known for 'openai/mine'. Use `max_calls` instead"),
+        pytest.raises(UserError, match="no list price is known for 'openai/mine'. State it with --price"),
     ):
         ChatModel("openai/mine", ledger=ledger)
     with ledger_in(tmp_path, max_calls=1) as ledger:

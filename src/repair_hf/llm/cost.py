@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from repair_hf.llm.ledger import Reply
-from repair_hf.llm.ledger_file import query
+from repair_hf.llm.ledger_file import FILE, query
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.reader import Tokens
+from repair_hf.runtime.options import UserError
 
 TOKENS_PER_IMAGE = 1_056  # OpenAI at medium quality and 1024 x 1024
 
@@ -105,6 +106,27 @@ def price_per_token(model: str, *, batch: bool = False) -> tuple[float, float] |
     return (listed[0] / 2, listed[1] / 2) if None in in_batch else in_batch
 
 
+STATED: set[str] = set()  # models whose price the user has stated
+
+
+def state_price(model: str, per_million: Sequence[float]) -> None:
+    """Give a model the price that the user states, in dollars per million tokens in and out.
+
+    Raises:
+        UserError: If these are not two amounts.
+    """
+    if len(per_million) != 2:
+        raise UserError(f"A price is two amounts, in dollars per million tokens in and out, got {list(per_million)}.")
+    each_in, each_out = (amount / 1e6 for amount in per_million)
+    listed = {name: value for name, value in image_prices(model).items() if "cost" not in name}
+    prices = {"input_cost_per_token": each_in, "output_cost_per_token": each_out}
+    of_images = {"input_cost_per_image_token": each_in, "output_cost_per_image_token": each_out}
+    defaults = {"litellm_provider": model.partition("/")[0], "mode": "chat"}
+    load_litellm().model_cost[model] = defaults | listed | prices | of_images
+    STATED.add(model)
+    price_per_token.cache_clear()
+
+
 def price_per_image(model: str) -> float | None:
     """Return the US dollars per generated image, without its prompt; None if LiteLLM lists no price.
 
@@ -152,6 +174,20 @@ def paid_in(*folders: Path) -> dict[tuple[str, str], Usage]:
     """Return what all runs in some folders have paid for answers and edited images, by stage and direction."""
     rows = (row for folder in folders for row in query(folder, _PAID))
     return merged_usage({(stage, direction): Usage(*counts)} for stage, direction, *counts in rows)
+
+
+def check_paid(folder: Path, noted: Iterable[Mapping[str, Any]]) -> None:
+    """Check that a folder's ledger holds the calls that its summary has noted as paid.
+
+    Raises:
+        UserError: If it holds less, so that all would be paid again.
+    """
+    wanted = sum(use["calls"] for use in noted)
+    if wanted > (held := sum(use.calls for use in paid_in(folder).values())):
+        raise UserError(
+            f"{folder} has paid for {wanted:,} answers and images, and its ledger holds {held:,}: {FILE}, or the "
+            f"{FILE}-wal beside it, is not the one. Put it back; the folder of a shared --ledger must stay below it."
+        )
 
 
 def merged_usage(usages: Iterable[Mapping[tuple[str, str], Usage]]) -> dict[tuple[str, str], Usage]:

@@ -16,9 +16,9 @@ processes, killed or not, exceeds a ceiling. The rows survive `kill -9`, though 
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import sqlite3
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -29,14 +29,12 @@ from typing import NamedTuple
 import filelock
 
 from repair_hf.llm.calls import CALL, Call, Reply, Topic, believed, format_dollars, packed, read_call
-from repair_hf.llm.ledger_file import connect, damaged
+from repair_hf.llm.ledger_file import connect, correct_sums, damaged
 from repair_hf.llm.loading import KEEP
 from repair_hf.runtime.redaction import holds_key
 from repair_hf.runtime.run_folder import RunStopped
 
 __all__ = ["BudgetSpent", "Call", "Ceilings", "Ledger", "Reply", "Topic"]
-
-logger = logging.getLogger(__name__)
 
 FIRST_ATTEMPTS = 2  # at a usable answer, in the first run of a folder
 SLACK = 1e-9  # dollars: sums of binary fractions differ in their last digits
@@ -68,24 +66,15 @@ class Ledger:
     def __init__(self, path: str | Path = ":memory:", *, run: str = ".", ceilings: Ceilings | None = None) -> None:
         self.path, self.run, self.ceilings = Path(path), run, ceilings or Ceilings()
         self._owner = secrets.token_hex(8)  # of this process's rows that are not settled
-        self._has_seen_a_bill, self._under_way = False, 0
+        self._measured: set[str] = set()  # models that this process has had an answer of
+        self._under_way: Counter[str] = Counter()  # calls by model
         self.database = connect(path)
         self._lock = None if str(path) == ":memory:" else filelock.FileLock(self._lock_file(self._owner))
         if self._lock is not None:
             self._lock.acquire()
         self.database.execute("INSERT OR IGNORE INTO run (name, attempts) VALUES (?, ?)", (run, FIRST_ATTEMPTS))
-        self._compare_sums()
+        correct_sums(self.database, self.path)
         self.settle_dead()
-
-    def _compare_sums(self) -> None:
-        """Correct sums that disagree with the rows, as after damage: ceilings compare the sums."""
-        with self.database:
-            self.database.execute("BEGIN IMMEDIATE")
-            for run, dollars, calls, *kept in self.database.execute(_SUMS).fetchall():
-                if calls != kept[1] or abs(dollars - kept[0]) > 1e-6 * max(dollars, 1.0):
-                    logger.warning("%s: the sums of %s disagree with its calls, and are corrected.", self.path, run)
-                    change = "UPDATE run SET dollars = ?, calls = ? WHERE name = ?"
-                    self.database.execute(change, (dollars, calls, run))
 
     def __enter__(self) -> Ledger:
         return self
@@ -144,7 +133,7 @@ class Ledger:
         call, at_most = await self._reserve(key, worst, topic)
         if call.state not in ("reserved", "received"):
             return call
-        self._under_way += 1
+        self._under_way[topic.model] += 1
         before = KEEP.set(partial(self._keep, key))
         try:
             reply = await read(call.body) if read is not None and call.body is not None else await send()
@@ -154,11 +143,11 @@ class Ledger:
         else:
             reply = believed(reply, at_most=at_most)
             self.answer(key, reply, topic, at_most)
-            self._has_seen_a_bill |= bool(reply.dollars)
+            self._measured.add(topic.model)
             return Call(key, "answered", reply, is_new=True)
         finally:
             KEEP.reset(before)
-            self._under_way -= 1
+            self._under_way[topic.model] -= 1
 
     def answer(self, key: str, reply: Reply, topic: Topic | None = None, worst: float = 0.0) -> None:
         """Write an answer and its bill. Without a bill the worst case counts.
@@ -243,8 +232,9 @@ class Ledger:
     async def _reserve(self, key: str, worst: Callable[[], float], topic: Topic) -> tuple[Call, float]:
         while True:
             dollars = worst()
-            # The first paid call of a process goes alone: its bill corrects the worst cases of the others.
-            is_free = self.ceilings.max_usd is None or not dollars or self._has_seen_a_bill or not self._under_way
+            # The first paid call of a model goes alone: its bill corrects the worst cases of the others.
+            is_known = topic.model in self._measured or not self._under_way[topic.model]
+            is_free = self.ceilings.max_usd is None or not dollars or is_known
             if is_free and self.add(key, dollars, topic, "reserved"):
                 return Call(key, "reserved"), dollars
             if (call := self.find(key)) is not None and (call.state != "received" or self._adopt(key)):
@@ -292,10 +282,6 @@ class Ledger:
 _FRESH_KEY = "key || '/' || hex(randomblob(8))"  # no question has it
 _LOST = f"key = {_FRESH_KEY}, state = 'lost', owner = NULL"
 _OTHERS = "SELECT DISTINCT owner FROM call WHERE owner IS NOT NULL AND owner != ?"
-_SUMS = """
-SELECT name, (SELECT TOTAL(COALESCE(call.dollars, worst)) FROM call WHERE run = name AND NOT inherited),
-    (SELECT COALESCE(SUM(call.calls), 0) FROM call WHERE run = name AND NOT inherited), dollars, calls FROM run
-"""
 _TOTAL = "(SELECT TOTAL(dollars) FROM run), (SELECT COALESCE(SUM(calls), 0) FROM run)"
 _IS_BUSY = "EXISTS (SELECT 1 FROM call WHERE owner IS NOT NULL AND state = 'reserved')"
 _ADD_PAID = """

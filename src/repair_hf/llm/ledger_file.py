@@ -6,6 +6,7 @@ reading all calls.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,8 @@ from typing import Any
 import psutil
 
 from repair_hf.runtime.options import UserError
+
+logger = logging.getLogger(__name__)
 
 FILE = "ledger.sqlite"
 VERSION = 1  # `user_version` of the file
@@ -107,6 +110,22 @@ def damaged(path: Path, error: Exception) -> UserError:
     if "locked" in reason:
         return UserError(f"{path} is in use by another process ({reason}). Run the command again later.")
     return UserError(f"{path} is damaged ({reason}). Put back a copy, with its -wal; delete it only to pay anew.")
+
+
+def correct_sums(database: sqlite3.Connection, path: Path) -> None:
+    """Correct sums that disagree with the rows, as after damage: ceilings compare the sums."""
+    with database:
+        database.execute("BEGIN IMMEDIATE")
+        for run, dollars, calls, *kept in database.execute(_SUMS).fetchall():
+            if calls != kept[1] or abs(dollars - kept[0]) > 1e-6 * max(dollars, 1.0):
+                logger.warning("%s: the sums of %s disagree with its calls, and are corrected.", path, run)
+                database.execute("UPDATE run SET dollars = ?, calls = ? WHERE name = ?", (dollars, calls, run))
+
+
+_SUMS = """
+SELECT name, (SELECT TOTAL(COALESCE(call.dollars, worst)) FROM call WHERE run = name AND NOT inherited),
+    (SELECT COALESCE(SUM(call.calls), 0) FROM call WHERE run = name AND NOT inherited), dollars, calls FROM run
+"""
 
 
 def place_of(folder: Path, home: str | None) -> tuple[Path, str]:

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, Literal
 
 from repair_hf.llm.calls import without_usage
-from repair_hf.llm.cost import price_per_token
+from repair_hf.llm.cost import STATED, price_per_token
 from repair_hf.llm.errors import (
     Blocked,
     PassingError,
@@ -238,8 +238,9 @@ def _answer_form(litellm: Any, model: str, name: str, provider: str) -> Literal[
     """Return what format can surely be enforced. A model that LiteLLM does not know might reject `response_format`."""
     if provider in _TAKE_ANY_SCHEMA or litellm.supports_response_schema(model=name, custom_llm_provider=provider):
         return "schema"
+    is_known = price_per_token(model) is not None and model not in STATED
     takes = litellm.get_supported_openai_params(model=name, custom_llm_provider=provider) or ()
-    return "object" if "response_format" in takes and price_per_token(model) is not None else "free"
+    return "object" if "response_format" in takes and is_known else "free"
 
 
 def read_reply(value: Any, model: str, response: Any = None, *, batch: bool = False) -> Reply:
@@ -277,7 +278,7 @@ def raise_error_in(found: Reading, model: str) -> None:
 def _bill(found: Reading, model: str, *, batch: bool) -> tuple[int, int, float | None]:
     """Return the tokens in and out, and the dollars; None if the bill is not known."""
     litellm, tokens, price = load_litellm(), found.tokens, price_per_token(model, batch=batch)
-    if price is None and found.cost is not None:
+    if found.cost is not None and (price is None or model in STATED):
         return (tokens.prompt, tokens.completion, found.cost) if tokens else (0, 0, found.cost)
     if tokens is None:
         is_free = found.finish == "content_filter" and not found.is_odd

@@ -114,7 +114,7 @@ class Sender:
         if not has_price and ledger.ceilings.max_usd is not None:
             raise UserError(
                 f"`max_usd` cannot be enforced: no list price is known for {model!r}. "
-                "Use `max_calls` instead, which limits LLM answers and hosted images."
+                "State it with --price or --editor-price, or use `max_calls`, which limits answers and hosted images."
             )
         self.model, self.ledger, self._retries = model, ledger, retries or Retries()
         self.limits = limits or Limits.of(options)

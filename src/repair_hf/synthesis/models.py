@@ -42,12 +42,15 @@ def find_llm(options: LLMOptions) -> tuple[Place, str]:
             f"--llm {name} needs a server. Start one with `transformers serve {name}`, and give "
             f"--llm hosted_vllm/{name} --llm-base-url http://localhost:8000/v1."
         )
+    _state_price(place, name, options.price)
     return place, name
 
 
 def find_editor(options: EditorOptions) -> tuple[Place, str]:
     """Return where the image editor is, and its name there."""
-    return _find(options.editor, EDITORS, options.editor_base_url)
+    place, name = _find(options.editor, EDITORS, options.editor_base_url)
+    _state_price(place, name, options.editor_price)
+    return place, name
 
 
 def check_llm(options: LLMOptions) -> None:
@@ -165,6 +168,13 @@ def local_weights(editor: EditorOptions) -> dict[str, str]:
 
     place, name = find_editor(editor)
     return {"editor_digest": name_with_digest(name)} if place == "here" and Path(name).is_dir() else {}
+
+
+def _state_price(place: Place, name: str, price: list[float] | None) -> None:
+    if price is not None and place == "litellm":
+        from repair_hf.llm.cost import state_price
+
+        state_price(name, price)
 
 
 def _check_key(place: Place, name: str, base_url: str | None) -> None:

@@ -36,6 +36,12 @@ class LLMOptions(RequestOptions):
     max_usd: float | None = opt(
         None, "Most US dollars to spend in this folder, LLM and editor together.", least=0, neutral=True, main=True
     )
+    price: list[float] | None = opt(
+        None,
+        "Price of the LLM in US dollars per million tokens, in and out. Default: LiteLLM's list.",
+        least=0,
+        neutral=True,
+    )
     max_calls: int | None = opt(None, "Most LLM answers and hosted images to pay for.", least=0, neutral=True)
     ledger: str | None = opt(
         None,
@@ -74,6 +80,12 @@ class EditorOptions(Bounded):
     )
     editor_base_url: str | None = opt(
         None, "URL of your own server; it must use the protocol of --editor's provider.", neutral=True
+    )
+    editor_price: list[float] | None = opt(
+        None,
+        "Price of a hosted editor in US dollars per million tokens, in and out. Default: LiteLLM's list.",
+        least=0,
+        neutral=True,
     )
     editor_steps: int = opt(8, "diffusers: denoising steps per image.", least=1)
     editor_size: int = opt(

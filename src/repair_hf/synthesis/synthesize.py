@@ -14,7 +14,7 @@ from transformers import ProcessorMixin
 from repair_hf.encoder.embedder import check_retriever
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.llm.batches import open_batches
-from repair_hf.llm.cost import paid_in
+from repair_hf.llm.cost import check_paid, paid_in
 from repair_hf.llm.ledger import Ledger
 from repair_hf.llm.ledger_file import FILE, has_payments, take_over
 from repair_hf.mining.failures import load_failures, miner_of
@@ -197,7 +197,7 @@ class Synthesis:
         if summary is not None and self.is_done:
             return summary
         check_models(self.llm, self.editor)
-        _check_paid(place, summary)
+        check_paid(place, (summary or {}).get("paid", ()))
         asks_again = summary is not None and not summary["open"] and unanswered(place, summary, most).total() > 0
         processes().gather(None)  # all have read the summary, which the first one removes now
 
@@ -240,20 +240,6 @@ def _check_sources(folders: Sequence[Path]) -> None:
                 f"`answers_from` names {folder}, which holds no paid answers ({FILE}). Give the --output of "
                 "`repair-hf synthesize`."
             )
-
-
-def _check_paid(folder: Path, summary: Mapping[str, Any] | None) -> None:
-    """Check that a folder's ledger holds what its summary says was paid.
-
-    Raises:
-        UserError: If it holds less, so that all would be paid again.
-    """
-    noted = sum(use["calls"] for use in (summary or {}).get("paid", ()))
-    if noted > (held := sum(use.calls for use in paid_in(folder).values())):
-        raise UserError(
-            f"{folder} has paid for {noted:,} answers and images, and its ledger holds {held:,}: {FILE}, or the "
-            f"{FILE}-wal beside it, is not the one. Put it back; the folder of a shared --ledger must stay below it."
-        )
 
 
 def _repair(
