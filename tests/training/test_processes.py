@@ -10,7 +10,7 @@ from training_runs import assert_same, curve
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import load_records
-from repair_hf.study.methods.simclr import TwoViews
+from repair_hf.study.losses import TwoViews
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.trainer import RepairTrainer
 
