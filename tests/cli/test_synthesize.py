@@ -204,13 +204,14 @@ def test_what_an_outage_has_cost_is_asked_again_and_what_is_refused_is_not(input
     monkeypatch.setattr("repair_hf.llm.sending.Retries.wait_after", lambda *_: 0.0)
     Dataset.from_parquet(f"{inputs[3]}/failures.parquet").select(range(6)).to_parquet(tmp_path / "failures.parquet")
     down, is_down = (500, {"error": {"message": "boom"}}, {}), True
+    refusal = 400, {"error": {"message": "no", "code": "moderation_blocked"}}, {}
 
     def say(body: dict) -> str | Response:
         is_caption = "Query caption:" not in shown_in(body)
         return Response(*down[:2]) if is_down and is_caption else oracle.answer_to(body)
 
     def draw(n: int):
-        return down if is_down and n > 2 else None if n == 2 else png(colour=(n, 0, 0))
+        return down if is_down and n > 2 else refusal if n == 2 else png(colour=(n, 0, 0))
 
     with ChatServer(say, log=tmp_path / "log") as llm, ImageServer(draw) as images:
         words = [*inputs, "--failures", str(tmp_path / "failures.parquet"), "--output", str(tmp_path / "r")]

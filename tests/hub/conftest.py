@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 from hub_server import Client, Hub
+from ledgers import ledger_in
 from markdown_it import MarkdownIt
 from pictures import draw
 
+from repair_hf.llm.ledger import Reply, Topic
 from repair_hf.llm.prompts import SHIPPED
 from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
 
@@ -113,9 +115,9 @@ def synthesis(hostile, dropped, stage_folder, tmp_path) -> Path:
     options["output"] = "/home/ann/runs/records"
     paid = dict(stage="audit", direction="i2t", calls=1234, prompt_tokens=5000, completion_tokens=50, dollars=1.5)
     folder = stage_folder(tmp_path / "records", "synthesize", options, {"paid": [paid]})
-    entry = dict(key="k", text="t", finish="stop", prompt_tokens=1, completion_tokens=1, dollars=0.0, stage="audit")
-    entry |= dict(direction="i2t", model="gemini/gemini-2.5-flash", answered_by="gemini-2.5-flash-002")
-    (folder / "journal.jsonl").write_text(json.dumps(entry) + "\n")
+    with ledger_in(folder) as ledger:
+        ledger.add("k", 0.0, Topic("audit", "i2t", "gemini/gemini-2.5-flash"), "reserved")
+        ledger.answer("k", Reply("t", "stop", 1, 1, 0.0, "gemini-2.5-flash-002"))
     save_records(folder, hostile, dropped)
     return folder
 
