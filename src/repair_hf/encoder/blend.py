@@ -47,16 +47,25 @@ def blend(model: Any, base: Mapping[str, Tensor] | str | Path, weight: float, *,
             value.copy_(first[name].to(value.device, torch.float32).lerp(value.float(), weight))
 
 
-def blended(tuned: Any, base: Any, weight: float, encoder: Embedder) -> DualEncoder:
-    """Blend the open `encoder` of a tuned model with its base, and return it.
+def weights_of(base: Any) -> dict[str, Tensor]:
+    """Load the weights of the base of some blends.
 
     Raises:
-        UserError: As `blend`; or if a model is not named by id or folder, or is no dual encoder of transformers.
+        UserError: If it is not named by id or folder, or cannot be loaded.
     """
-    if not all(isinstance(model, str | Path) for model in (tuned, base)):
-        raise UserError("`blends` loads the models, so name both by Hub id or folder.")
+    if not isinstance(base, str | Path):
+        raise UserError("`blends` loads the base, so name it by Hub id or folder.")
+    return load_model(base).state_dict()
+
+
+def blended(encoder: Embedder, base: Mapping[str, Tensor], weight: float) -> DualEncoder:
+    """Blend the open encoder of a tuned model with the weights of its base, and return it.
+
+    Raises:
+        UserError: As `blend`; or if it is no dual encoder of transformers.
+    """
     if not isinstance(encoder, DualEncoder):
-        raise UserError(f"`blends` takes dual encoders of transformers, and {tuned} is a SentenceTransformer.")
+        raise UserError(f"`blends` takes dual encoders of transformers; {encoder.origin} is a SentenceTransformer.")
     blend(encoder.model, base, weight)
     return encoder
 

@@ -25,11 +25,11 @@ from repair_hf.evaluation.benchmark_metrics import judge_winoground
 from repair_hf.evaluation.benchmarks import EXPORTED
 from repair_hf.evaluation.cases import Case, Cases, Metric
 from repair_hf.evaluation.pictures import EncodedImages, Photographs, columns_of, load_test_split
+from repair_hf.records.columns import KINDS
 from repair_hf.runtime.options import UserError
 
 NAME = "contrast"
 SCORES = ("contrast_caption", "contrast_picture")  # guessing gives half
-KINDS = ("Object", "Attribute", "Action", "Count", "Relation")
 TWO = ("image_0", "image_1"), ("caption_0", "caption_1")
 ONE = ("image",), ("caption", "negative_caption")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from repair_hf.encoder.blend import blended
+from repair_hf.encoder.blend import blended, weights_of
 from repair_hf.encoder.embedder import Embedder, vectors_folder
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.encoder.pixel_store import pixels_for
@@ -123,8 +123,9 @@ class Evaluation:
         self.names = dict(zip(short_names(options.model), models, strict=True))
         self.weights: dict[str, float] = {}  # of blends, by short name
         if options.blends:
+            expect(models[1], (str, Path), "models", "a Hub id or folder of the tuned model")
             (base, first), (name, tuned) = self.names.items()
-            self._base = first
+            self._base_weights = cache(lambda: weights_of(first))
             self.weights = {f"{name}@{weight:g}": weight for weight in sorted(options.blends)}
             self.names = {base: first, **dict.fromkeys(self.weights, tuned)}
         if options.model_revision is not None and len(models) > 1:
@@ -172,7 +173,7 @@ class Evaluation:
         encoder = open_retriever(model, **self.options.how_to_load)
         inputs: dict[str, Any] = {"model": str(model) if isinstance(model, str | Path) else encoder.origin or name}
         if (weight := self.weights.get(name)) is not None:
-            inputs["weight"], encoder = weight, blended(model, self._base, weight, encoder)
+            inputs["weight"], encoder = weight, blended(encoder, self._base_weights(), weight)
         return encoder, self._stage(self._folder(name), inputs | {"model_digest": encoder.digest}, NEEDS)
 
     def _folder(self, name: str) -> Path | None:
@@ -201,7 +202,8 @@ class Evaluation:
             return {}
         cases, metrics = None, dict[str, Any](retrieval_metrics(ranks_by_direction(table)))
         for other, ranks in also.items():
-            metrics |= {f"{other}_{key}": value for key, value in _recall(ranks_by_direction(ranks)).items()}
+            found = retrieval_metrics(ranks_by_direction(ranks), ks=[1])
+            metrics |= {f"{other}_{key}": found[key] for key in RECALL}
         if self.sets:
             cases = evaluate_compositional(encoder, self.sets, name, images)
             metrics |= compositional_metrics(cases, self.sets)
@@ -288,11 +290,6 @@ class Evaluation:
     @cached_property
     def _draws(self) -> Draws:
         return Draws(len(self.pairs.images), self.options.resamples)
-
-
-def _recall(ranks: Mapping[str, np.ndarray]) -> dict[str, float]:
-    found = retrieval_metrics(ranks, ks=[1])
-    return {name: found[name] for name in RECALL}
 
 
 def _file_of(also: str) -> str:

@@ -146,10 +146,6 @@ class Batches:
         self.ledger.database.execute("UPDATE call SET owner = NULL WHERE batch_id = ?", (batch,))
         logger.info("%s: submitted batch %s of %d requests.", self.model, batch, len(lines))
 
-    def stopped(self) -> BatchesOpen:
-        """Return the exception that ends a run until the provider has answered."""
-        return BatchesOpen(open_batches([self.ledger.folder]))
-
     def _begin_draft(self) -> None:
         self._draft = f"draft:{secrets.token_hex(8)}"
         self._lines: list[bytes] = []

@@ -22,7 +22,7 @@ from repair_hf.llm.answers import (
     request_seed,
     response_format,
 )
-from repair_hf.llm.batches import Batches, Deferred
+from repair_hf.llm.batches import Batches, BatchesOpen, Deferred, open_batches
 from repair_hf.llm.calls import without_usage
 from repair_hf.llm.cost import Usage, price_per_token
 from repair_hf.llm.errors import FailedRequest, ProviderError
@@ -142,6 +142,17 @@ class ChatModel:
         """
         if self.batches is not None:
             self._unread |= await self.batches.collect()
+
+    async def submit(self, waiting: int) -> None:
+        """Submit the questions that wait for a batch, and stop a run in which `waiting` items have no answer yet.
+
+        Raises:
+            BatchesOpen: If there are such items; also if another run on this ledger has submitted their questions.
+        """
+        if waiting:
+            if self.batches is not None:
+                await self.batches.submit()
+            raise BatchesOpen(open_batches([self.ledger.folder]))
 
     async def drain(self, seconds: float = 60.0) -> None:
         """Send nothing new, and wait for the answers that are on their way; they are paid for already."""

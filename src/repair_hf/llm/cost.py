@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -188,6 +188,13 @@ def check_paid(folder: Path, noted: Iterable[Mapping[str, Any]]) -> None:
             f"{folder} has paid for {wanted:,} answers and images, and its ledger holds {held:,}: {FILE}, or the "
             f"{FILE}-wal beside it, is not the one. Put it back; the folder of a shared --ledger must stay below it."
         )
+
+
+def usage_rows(usage: Mapping[tuple[str, str], Usage]) -> list[dict[str, Any]]:
+    """Return usages as rows of JSON, ordered by stage and direction."""
+    return [
+        {"stage": stage, "direction": direction} | asdict(use) for (stage, direction), use in sorted(usage.items())
+    ]
 
 
 def merged_usage(usages: Iterable[Mapping[tuple[str, str], Usage]]) -> dict[tuple[str, str], Usage]:

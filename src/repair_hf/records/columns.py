@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 from datasets import Features, Image, List, Value
 
 SOURCES = ("q", "gt", "fp")
@@ -10,6 +12,8 @@ MODALITIES = {
     "i2t": {"q": "image", "gt": "text", "fp": "text", "edit": "text"},
 }
 DIRECTIONS = tuple(MODALITIES)
+Kind = Literal["Object", "Attribute", "Action", "Count", "Relation"]  # of the detail that a contrast set changes
+KINDS: tuple[Kind, ...] = get_args(Kind)
 REASONS = {
     "gt_invalid": "the audit found that the annotation does not fit the query",
     "fp_too_similar": "the audit found that the false positive is a correct answer too",

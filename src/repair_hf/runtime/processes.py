@@ -116,23 +116,6 @@ def is_first() -> bool:
     return os.environ.get("RANK", "0") == "0"  # set by launchers
 
 
-def leave_launcher() -> tuple[bool, int]:
-    """Let each process of a launcher run by itself, on a GPU of its own.
-
-    Return whether this is the first process, and how many there are.
-
-    Call it before anything asks for an accelerator.
-    """
-    place, count = int(os.environ.get("LOCAL_RANK", 0)), _started()
-    first = is_first()
-    if count > 1:
-        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        os.environ["CUDA_VISIBLE_DEVICES"] = seen[place % len(seen)] if seen != [""] else str(place)
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-            os.environ.pop(name, None)
-    return first, count
-
-
 _REMEDY = (
     "Use `accelerate launch --config_file` with a file of recipes/accelerate (cpu-2.yaml starts two on the CPU), or "
     "`torchrun --nproc_per_node`."

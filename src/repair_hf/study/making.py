@@ -200,9 +200,7 @@ class MakerContext:
 
         with Progress(total=len(rows), desc=title, unit=" samples") as bar:
             await work_through(self.chat, [rows], try_one, *self._candidates.values())
-        if waiting and self.chat.batches is not None:
-            await self.chat.batches.submit()
-            raise self.chat.batches.stopped()
+        await self.chat.submit(len(waiting))
         return {row: found[row] for row in rows if row in found}
 
 

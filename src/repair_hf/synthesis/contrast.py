@@ -26,10 +26,11 @@ import pyarrow.parquet as pq
 from datasets import Dataset, load_dataset
 
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.cost import StageCost, Usage, add_up, paid_in
+from repair_hf.llm.cost import StageCost, Usage, paid_in, usage_rows
 from repair_hf.llm.ledger import Ledger
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.records.cards import write_card
+from repair_hf.records.columns import KINDS, Kind
 from repair_hf.records.near_misses import FEATURES
 from repair_hf.records.triplets import write_rows
 from repair_hf.runtime.disk import naming_full_disk
@@ -39,8 +40,8 @@ from repair_hf.runtime.progress import Progress
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.runtime.stage import Stage
 from repair_hf.synthesis.candidates import Candidates
-from repair_hf.synthesis.contrast_items import KINDS, REASONS, Item, ItemMaker, Kind, draw_items
-from repair_hf.synthesis.estimate import counting
+from repair_hf.synthesis.contrast_items import REASONS, Item, ItemMaker, draw_items
+from repair_hf.synthesis.estimate import counting, stage_cost
 from repair_hf.synthesis.models import (
     check_editor,
     check_llm,
@@ -187,12 +188,9 @@ class ContrastSet:
         share, stages = len(self.items) / len(sample), []
         for stage in ("contrast", "audit", "edit"):
             use, images = chat.usage.get((stage, "i2t"), Usage()), len(self.items) * (stage == "edit")
-            calls, answered = round(share * (use.calls + use.replayed)), max(use.calls, 1)
-            tokens = calls * use.prompt_tokens / answered, calls * use.completion_tokens / answered
-            at = zip((*tokens, images), (*(price or (None, None)), image_price), strict=True)
-            dollars = add_up(each and amount * each for amount, each in at if amount)
+            calls = round(share * (use.calls + use.replayed))
             if calls or (images and self.has_editor):
-                stages.append(StageCost(stage, "i2t", calls, images, *tokens, dollars))
+                stages.append(stage_cost(stage, "i2t", use, calls, images, price=price, image_price=image_price))
         return stages
 
     def _make(self, folder: Path, ledger: Ledger) -> tuple[dict[str, Any], BaseException | None]:
@@ -210,14 +208,13 @@ class ContrastSet:
         kinds = Counter(item.kind for item in kept)
         counts = {kind: kinds[kind] for kind in KINDS if kinds[kind]}
         self._write(folder, kept, [item for item in done if item.reason is not None], counts, chat.model)
-        paid = sorted(paid_in(folder).items())
         return {
             "items": len(self.items),
             "kept": len(kept),
             "kinds": counts,
             "dropped": dict(Counter(item.reason for item in done if item.reason is not None).most_common()),
             "open": len(self.items) - len(done),
-            "paid": [{"stage": stage, "direction": way} | vars(use) for (stage, way), use in paid],
+            "paid": usage_rows(paid_in(folder)),
             "seconds": time.perf_counter() - start,
         }, stop
 
@@ -249,9 +246,7 @@ class ContrastSet:
                     bar.update()
 
                 await work_through(maker.chat, [self.items], finish, *candidates)
-        if maker.waiting and maker.chat.batches is not None:
-            await maker.chat.batches.submit()
-            raise maker.chat.batches.stopped()
+        await maker.chat.submit(maker.waiting)
 
     def _rows(self, kept: Sequence[Item], columns: str) -> Iterator[dict[str, Any]]:
         for item in kept:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel
@@ -17,25 +17,24 @@ from repair_hf.llm.client import ChatModel, Deferred
 from repair_hf.llm.prompts import fit_instruction
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
+from repair_hf.records.columns import KINDS, Kind
+from repair_hf.records.columns import REASONS as REASONS_OF_RECORDS
 from repair_hf.synthesis.audit import audit
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.captions import one_line
 from repair_hf.synthesis.selection import pixels_of
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage, image_url, open_picture
 
-Kind = Literal["Object", "Attribute", "Action", "Count", "Relation"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 REASONS = {
     "caption_false": "the audit found that the caption does not fit its picture",
     "change_true": "the audit found that the changed caption fits the picture, too",
     "edit_false": "the audit found that the edited picture does not fit the changed caption",
     "edit_too_similar": "the audit found that the edited picture still fits the caption",
     "no_op": "the LLM or the image editor changed nothing",
-    "llm_unparsed": "the LLM's answer did not have the requested form, however often it was asked",
-    "llm_refused": "the LLM refused to answer",
-    "llm_failed": "every attempt to ask the LLM failed",
-    "editor_failed": "the image editor gave no image",
-    "unreadable_image": "an image could not be opened",
+}
+REASONS |= {
+    name: REASONS_OF_RECORDS[name]
+    for name in ("llm_unparsed", "llm_refused", "llm_failed", "editor_failed", "unreadable_image")
 }
 MAX_TOKENS = 256
 

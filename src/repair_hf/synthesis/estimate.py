@@ -77,12 +77,26 @@ def estimate_run(
             use = rehearsal.asked.get((stage, direction), Usage())
             # Equal questions count as well: typical answers make later questions equal that would differ.
             calls = round(count * (use.calls + use.replayed) / rehearsed) if rehearsed else 0
-            answered = max(use.calls, 1)
-            tokens = calls * use.prompt_tokens / answered, calls * use.completion_tokens / answered
-            at = zip((*tokens, images), (*(price or (None, None)), image_price), strict=True)
-            dollars = add_up(each and amount * each for amount, each in at if amount)
-            stages.append(StageCost(stage, direction, calls, images, *tokens, dollars))
+            stages.append(stage_cost(stage, direction, use, calls, images, price=price, image_price=image_price))
     return stages
+
+
+def stage_cost(
+    stage: str,
+    direction: str,
+    use: Usage,
+    calls: int,
+    images: int,
+    *,
+    price: tuple[float, float] | None,
+    image_price: float | None,
+) -> StageCost:
+    """Return what calls and images of a stage take; a call has as many tokens as those that were rehearsed (`use`)."""
+    answered = max(use.calls, 1)
+    tokens = calls * use.prompt_tokens / answered, calls * use.completion_tokens / answered
+    at = zip((*tokens, images), (*(price or (None, None)), image_price), strict=True)
+    dollars = add_up(each and amount * each for amount, each in at if amount)
+    return StageCost(stage, direction, calls, images, *tokens, dollars)
 
 
 def rehearse(

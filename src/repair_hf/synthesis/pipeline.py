@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from datasets import Dataset
 
 from repair_hf.encoder.embedder import Embedder
-from repair_hf.llm.batches import BatchesOpen, open_batches
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.cost import Usage, known_dollars, merged_usage
 from repair_hf.pairs.dataset import Pairs
@@ -220,10 +219,7 @@ class Synthesizer:
         with Progress(total=len(tasks), desc="Repairing", unit=" failures", smoothing=0.05) as bar:
             workers = RepairWorkers(self.chat, images, self.builder, self.options, bar=bar, watch=self.watch)
             await workers.run(tasks)
-        if workers.waiting:  # also for a batch that another run has submitted meanwhile
-            if self.chat.batches is not None:
-                await self.chat.batches.submit()
-            raise BatchesOpen(open_batches([self.chat.ledger.folder]))
+        await self.chat.submit(workers.waiting)
 
 
 def unselected_files(tasks: Iterable[RepairTask]) -> dict[Path, float | None]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +13,7 @@ from transformers import ProcessorMixin
 from repair_hf.encoder.embedder import check_retriever
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.llm.batches import open_batches
-from repair_hf.llm.cost import check_paid, paid_in
+from repair_hf.llm.cost import check_paid, paid_in, usage_rows
 from repair_hf.llm.ledger import Ledger
 from repair_hf.llm.ledger_file import FILE, has_payments, take_over
 from repair_hf.mining.failures import load_failures, miner_of
@@ -265,14 +264,14 @@ def _repair(
     summary = {
         "directions": summarize(records, dropped),
         "open": count_open,
-        "llm": _listed(chat.usage),
+        "llm": usage_rows(chat.usage),
         "attempts": chat.attempts,
         "images": {
             "made": synthesizer.images_made,
             "found": synthesizer.images_found,
             "dollars": synthesizer.image_dollars,
         },
-        "paid": _listed(paid_in(folder)),
+        "paid": usage_rows(paid_in(folder)),
         "seconds": time.perf_counter() - start,
     }
     return summary, stop
@@ -282,9 +281,3 @@ def _space_needed(folder: Path, candidates: int) -> int:
     """Return the bytes that a run needs at least to go on: its answers, and the edited images in the records."""
     made = sum(path.stat().st_size for path in (folder / FOLDER).rglob("*.*"))
     return SPACE + made // candidates
-
-
-def _listed(usage: Mapping[tuple[str, str], Any]) -> list[dict[str, Any]]:
-    return [
-        {"stage": stage, "direction": direction} | asdict(use) for (stage, direction), use in sorted(usage.items())
-    ]
