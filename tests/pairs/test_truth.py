@@ -87,6 +87,12 @@ def test_known_equals_a_loop_over_annotation_wording_classes_and_edits():
     assert by_way > 3  # edits that match by way of what they were made for
 
 
+def test_known_has_shapes_that_do_not_depend_on_the_data():
+    """A device `meta` has no data: what would wait for a GPU raises an error there."""
+    images, texts = torch.arange(-1, 11, device="meta"), torch.arange(-1, 17, device="meta")
+    assert Slow(0).truth().known(images, texts).shape == (12, 18)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_images_of_match_and_beyond_annotation_equal_loops(seed):
     slow = Slow(seed)

@@ -56,6 +56,8 @@ class Truth:
         self.made_for_image = np.full(len(wording), -1) if made_for_image is None else made_for_image
         self.n_classes = int(self.image_class.max()) + 1
         self.keys = np.unique(self._key(images, texts))
+        self.most_classes = int(np.bincount(self.keys // self.n_classes).max(initial=0))  # of one wording
+        self.has_edits = bool((self.made_for_text >= 0).any() and (self.made_for_image >= 0).any())
         self._on: dict[torch.device, tuple[Tensor, ...]] = {}
 
     @classmethod
@@ -85,31 +87,35 @@ class Truth:
 
         Shape:
             images: (n,) rows, on any device. texts: (m,). -1 matches nothing. Returns (n, m) bool.
+
+        All shapes follow from n and m, so a training step does not wait here for its GPU.
         """
         classes, wording, for_text, for_image, keys = self._tables(images.device)
 
         def matches(images: Tensor, texts: Tensor) -> Tensor:
-            """Look up (n,) images and (m,) captions, all of them there."""
-            present, row = classes[images].unique(return_inverse=True)  # the classes of the rows, and each one's place
-            base = wording[texts] * self.n_classes  # (m,)
+            """Look up (n,) images and (m,) captions by class: each class of an image has one row in `found`."""
+            n, nowhere = len(images), self.n_classes + 1
+            of_image = torch.where(
+                images < 0, self.n_classes, classes[images.clamp(min=0)]
+            )  # a class without captions
+            base = torch.where(texts < 0, -self.n_classes, wording[texts.clamp(min=0)] * self.n_classes)  # (m,)
             first, stop = torch.searchsorted(keys, torch.stack([base, base + self.n_classes]))
-            column = torch.arange(len(texts), device=texts.device).repeat_interleave(stop - first)
-            starts = (stop - first).cumsum(0) - (stop - first)
-            at = torch.arange(len(column), device=texts.device) - starts[column] + first[column]
-            wanted = keys[at] - base[column]  # the classes that match each caption
-            place = torch.searchsorted(present, wanted).clamp(max=len(present) - 1)
-            found = torch.zeros(len(present), len(texts), dtype=torch.bool, device=texts.device)
-            is_here = present[place] == wanted
-            found[place[is_here], column[is_here]] = True
-            return found[row]
+            at = first[:, None] + torch.arange(self.most_classes, device=texts.device)  # (m, most_classes)
+            wanted = keys[at.clamp(max=len(keys) - 1)] - base[:, None]  # the classes that match each caption
+            row_of = torch.full((nowhere + 1,), n, device=images.device)  # a row that is left out below
+            row_of[of_image] = torch.arange(n, device=images.device)
+            row = row_of[torch.where(at < stop[:, None], wanted, nowhere)]
+            column = torch.arange(len(texts), device=texts.device)[:, None].expand_as(row)
+            found = torch.zeros(n + 1, len(texts), dtype=torch.bool, device=texts.device)
+            return found.index_put_((row, column), found.new_ones(()))[row_of[of_image]]
 
-        known = torch.zeros(len(images), len(texts), dtype=torch.bool, device=images.device)
-        rows, columns = (images >= 0).nonzero()[:, 0], (texts >= 0).nonzero()[:, 0]
-        known[rows[:, None], columns] = matches(images[rows], texts[columns])
-        rows, columns = rows[for_text[images[rows]] >= 0], columns[for_image[texts[columns]] >= 0]
-        if len(rows) and len(columns):
-            of_edits = matches(for_image[texts[columns]], for_text[images[rows]]).T
-            known[rows[:, None], columns] |= of_edits
+        known = matches(images, texts)
+        if self.has_edits:
+            made_for = [
+                torch.where(rows < 0, -1, table[rows.clamp(min=0)])
+                for rows, table in ((texts, for_image), (images, for_text))
+            ]
+            known |= matches(*made_for).T
         return known
 
     def images_of(self, captions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
