@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from repair_hf.mining import ranking, screening
+from repair_hf.mining import panels, ranking, screening
+from repair_hf.mining.device_panels import DevicePanel
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
@@ -37,11 +38,13 @@ def test_many_panels_equal_the_whole_matrix(name, k_image, k_caption, block, dty
     check(*COLLECTIONS[name](np.random.default_rng(1)), k_image, k_caption, block=block)
 
 
+@pytest.mark.parametrize("kind", [panels.Panel, DevicePanel])
 @pytest.mark.parametrize(("few", "pool"), [(0, 1 << 20), (1, 1 << 20), (0.02, 64)])
 @pytest.mark.parametrize("name", COLLECTIONS)
-def test_counting_by_pairs_or_by_blocks_and_a_full_pool_give_the_same(name, few, pool, monkeypatch):
-    monkeypatch.setattr(screening, "FEW", few)
-    monkeypatch.setattr(screening, "POOL", pool)
+def test_counting_by_pairs_or_by_blocks_and_a_full_pool_give_the_same(name, few, pool, kind, monkeypatch):
+    monkeypatch.setattr(panels, "FEW", few)
+    monkeypatch.setattr(panels, "POOL", pool)
+    monkeypatch.setitem(screening.KINDS, "cpu", kind)
     check(*COLLECTIONS[name](np.random.default_rng(2)), 6, 3, block=128)
 
 

@@ -28,9 +28,10 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from repair_hf.mining.panels import Matrix
 from repair_hf.mining.queries import Queries, Ranking
 from repair_hf.mining.scores import exact_scores, keys_of, quietly
-from repair_hf.mining.screening import Matrix, screen
+from repair_hf.mining.screening import screen
 from repair_hf.pairs.truth import Truth, expanded
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import processes
@@ -38,6 +39,7 @@ from repair_hf.runtime.processes import processes
 logger = logging.getLogger(__name__)
 
 PANEL = (256, 2048)  # least and most captions of a panel
+MOST_ON_GPU = 8192  # captions of a panel: 128 MB of scores a thread
 PANELS = 16  # of each process, if they are not too small
 PAIRS_AT_ONCE = 8192  # ranked together by `rank_pairs`
 CAPTIONS_AT_ONCE = 1 << 16  # whose positives are looked up together
@@ -62,16 +64,16 @@ def rank_both_ways(
         fps_of_image: How many false positives to find for each image.
         fps_of_caption: How many false positives to find for each caption.
         block: How many captions are screened against all images at once; half as many images are a block of scores,
-            which takes 8 MB at most by default.
-        device: Where blocks are screened: a GPU of NVIDIA, which then holds all images' vectors, or the CPU.
-            Selection, exact scores and the result stay on the CPU.
+            which takes 8 MB at most by default, and 128 MB on a GPU.
+        device: Where blocks are screened: a GPU of NVIDIA, which then holds all images' vectors, or the CPU. Scores
+            stay on the GPU; the pairs that may be among the best leave it. Exact scores and the result are the CPU's.
 
     Returns:
         The rankings of the N images' captions and of the M captions' images.
     """
     images, texts = (np.ascontiguousarray(some, np.float32) for some in (image_embeddings, text_embeddings))
     i2t, t2i = Queries(len(images), fps_of_image), Queries(len(texts), fps_of_caption)
-    matrix = Matrix(images, texts, positives.images_of, block or _panel(len(texts)))
+    matrix = Matrix(images, texts, positives.images_of, block or _panel(len(texts), device))
     _rank(matrix, i2t, t2i, device)
     return i2t.ranking(), t2i.ranking()
 
@@ -91,7 +93,7 @@ def rank_some(
     vectors, candidates = sides(direction, image_embeddings, text_embeddings)
     found = Queries(len(queries), fps)
     known = positives_of(direction, positives, queries)
-    block = block or _panel(len(candidates))
+    block = block or _panel(len(candidates), device)
     matrix = Matrix(vectors[queries], np.ascontiguousarray(candidates, np.float32), _by_candidate(*known), block)
     _rank(matrix, found, None, device)
     return found.ranking()
@@ -176,9 +178,11 @@ def sides(direction: str, images: np.ndarray, texts: np.ndarray) -> tuple[np.nda
     return (texts, images) if direction == "t2i" else (images, texts)
 
 
-def _panel(n_columns: int) -> int:
+def _panel(n_columns: int, device: torch.device | str = "cpu") -> int:
     """Return how many columns a panel has, the same in all processes."""
     least, most = PANEL
+    if torch.device(device).type == "cuda":
+        most = MOST_ON_GPU
     return min(most, max(least, math.ceil(n_columns / (PANELS * processes().count))))
 
 
