@@ -22,6 +22,7 @@ from repair_hf.records.columns import FEATURES
 from repair_hf.toyworld.corpus import build_world
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.finetune import train
+from repair_hf.training.step import Objective
 
 IMAGES = 128
 
@@ -88,13 +89,15 @@ def fit(device, encoder, pairs, records, tmp_path_factory):
     plain: dict[str, Any] = dict(per_device_train_batch_size=16, learning_rate=1e-4, warmup_steps=2, max_steps=20)
     plain |= dict(logging_steps=1, use_cpu=device == "cpu", report_to="none")
 
-    def run(model: DualEncoder = encoder, checkpoint: str | None = None, **named: Any) -> Run:
+    def run(
+        model: DualEncoder = encoder, checkpoint: str | None = None, objective: Objective | None = None, **named: Any
+    ) -> Run:
         folder = tmp_path_factory.mktemp("run")
         config = RepairConfig(output_dir=str(folder), **(plain | named))
         trained = DualEncoder(deepcopy(model.model), model.preprocessor, device=device)
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        train(trained, pairs, records, config, checkpoint=checkpoint)
+        train(trained, pairs, records, config, checkpoint=checkpoint, objective=objective)
         peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
         return Run(folder, trained.model, curve(folder), peak)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,8 @@ from training_runs import assert_same, weights
 
 from benchmarks.common import random_weights
 from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.training.fills import Edits
+from repair_hf.training.step import MAX_LOGIT_SCALE, PairObjective, Step
 
 pytestmark = pytest.mark.gpu
 
@@ -35,6 +39,59 @@ def test_mixed_precision_trains_float32_weights(precision, device, encoder, fit,
     assert {value.dtype for value in load_file(run.folder / "model.safetensors").values()} == {torch.float32}
     assert losses(run)[-5:].mean() < losses(run)[:3].mean()
     assert losses(run)[-5:].mean() == pytest.approx(losses(in_float32)[-5:].mean(), rel=0.1)  # fp16 may skip a step
+
+
+@pytest.mark.parametrize(
+    "method",
+    [{"paper": True}, {"lora_rank": 4}, {"blend": 0.5}, {"chunk_size": 8, "paper": True}],
+    ids=lambda method: "+".join(method),
+)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_each_method_lowers_its_loss_in_mixed_precision(method, precision, device, encoder, fit):
+    skip_fp16_on(device, precision)
+    run = fit(**{precision: True}, **method)
+    assert np.isfinite(losses(run)).all()
+    assert losses(run)[-5:].mean() < losses(run)[:3].mean()
+    before = weights(encoder.model)  # the saved model is whole, also with LoRA
+    found = load_file(run.folder / "model.safetensors")
+    assert set(before) <= set(found) and any(not found[name].equal(before[name].cpu()) for name in before)
+
+
+class Watched(PairObjective):
+    """The default, which keeps the types of what it compares."""
+
+    def terms(self, step: Step) -> dict[str, torch.Tensor]:
+        self.seen = {step.matrix.dtype, step.images.float().norm(dim=1).dtype, step.scale.dtype}
+        self.greatest = float(step.scale)
+        return super().terms(step)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_logits_stay_in_float32_and_the_logit_scale_at_its_bound(precision, device, encoder, pairs, fit):
+    """Above its bound a logit of fp16 would have steps of 1/16, and a rising scale would overflow."""
+    skip_fp16_on(device, precision)
+    model, objective = DualEncoder(deepcopy(encoder.model), encoder.preprocessor, device=device), Watched()
+    model.model.logit_scale.data.fill_(MAX_LOGIT_SCALE)
+    run = fit(model, **{precision: True}, max_steps=6, objective=objective)
+    assert objective.seen == {torch.float32}
+    assert objective.greatest <= 100 * (1 + 1e-6)
+    assert np.isfinite(losses(run)).all() and losses(run, "logit_scale").max() <= 100 * (1 + 1e-6)
+
+
+def test_what_is_known_to_match_is_found_without_waiting_for_the_gpu(device, pairs, records):
+    truth = Edits(pairs, records).truth
+    rows = torch.arange(-1, 140)
+    expected = truth.known(rows, rows)
+    rows = rows.to(device)
+    truth.known(rows, rows)  # its tables are on the device now
+    if device == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = truth.known(rows, rows)
+    finally:
+        if device == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(found.cpu(), expected)
 
 
 def test_bfloat16_follows_the_curve_of_float32(fit, in_float32):
