@@ -98,7 +98,7 @@ def editor_of(name: str, sizes: str, device: str, **settings: int) -> DiffusersE
     for part in parts.values():
         if isinstance(part, torch.nn.Module):
             part.eval().requires_grad_(False)
-    kind = parts.pop("kind")
+    kind, parts["scheduler"] = parts.pop("kind"), parts["scheduler"]()  # a scheduler is made on the CPU
     options = {f"editor_{key}": value for key, value in settings.items()}
     return DiffusersEditor(kind(**parts), name, EditorOptions(name, **options))
 
@@ -114,7 +114,13 @@ def flux(*, tiny: bool) -> dict[str, Any]:
     transformer: dict[str, Any] = {"num_layers": 5, "num_single_layers": 20, "num_attention_heads": 24}
     transformer |= {"joint_attention_dim": 7680, "guidance_embeds": False}
     text: dict[str, Any] = {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36}
-    text |= {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936}
+    text |= {
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151_936,
+        "tie_word_embeddings": True,
+    }
     vae: dict[str, Any] = {}
     if tiny:
         transformer |= {"num_layers": 1, "num_single_layers": 1, "attention_head_dim": 16, "num_attention_heads": 2}
@@ -126,7 +132,7 @@ def flux(*, tiny: bool) -> dict[str, Any]:
         vae |= {"use_quant_conv": False, "use_post_quant_conv": False}
     return {
         "kind": diffusers.Flux2KleinPipeline,
-        "scheduler": diffusers.FlowMatchEulerDiscreteScheduler(),
+        "scheduler": diffusers.FlowMatchEulerDiscreteScheduler,
         "vae": diffusers.AutoencoderKLFlux2(**vae),
         "text_encoder": Qwen3ForCausalLM(Qwen3Config(**text)),
         "tokenizer": tokenizer,
@@ -159,7 +165,7 @@ def pix2pix(*, tiny: bool) -> dict[str, Any]:
         "text_encoder": CLIPTextModel(CLIPTextConfig(vocab_size=49_408, **special, **text)),
         "tokenizer": tokenizer,
         "unet": diffusers.UNet2DConditionModel(**unet),
-        "scheduler": diffusers.EulerAncestralDiscreteScheduler(),
+        "scheduler": diffusers.EulerAncestralDiscreteScheduler,
         "safety_checker": None,
         "feature_extractor": None,
         "requires_safety_checker": False,

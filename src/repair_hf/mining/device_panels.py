@@ -29,7 +29,7 @@ class DevicePanel(Panel):
 
     def candidates(self, scores: Tensor, rows: np.ndarray) -> Pairs:
         """Count the pairs of a block that are certainly ahead; return those that may matter, with places in `rows`."""
-        queries, sides = (rows, slice(None)), (self.row, self.column)
+        queries, sides = (rows, np.arange(scores.shape[1])), (self.row, self.column)
         bounds = [
             torch.from_numpy(np.stack([side.low[query], side.high[query], side.top[query]])).to(scores.device)
             for side, query in zip(sides, queries, strict=True)
