@@ -183,20 +183,19 @@ def random_weights(architecture: str, captions: Iterable[str]) -> tuple[Any, Any
     return model, Preprocessor(processor, model.config)
 
 
-def noise(n: int, preprocessor: Any) -> Any:
-    """Return a table of n pictures that repeats after 256."""
-    import torch
+class Noise:
+    """A table of pictures that repeats after 256; at module level, so that it reaches the workers of a loader."""
 
-    class Noise:
-        pixels = torch.randint(256, (min(n, 256), *preprocessor.image_shape), dtype=torch.uint8)
+    def __init__(self, n: int, preprocessor: Any) -> None:
+        import torch
 
-        def __len__(self) -> int:
-            return n
+        self.n, self.pixels = n, torch.randint(256, (min(n, 256), *preprocessor.image_shape), dtype=torch.uint8)
 
-        def __getitem__(self, rows: np.ndarray) -> torch.Tensor:
-            return self.pixels[torch.from_numpy(np.asarray(rows) % len(self.pixels))]
+    def __len__(self) -> int:
+        return self.n
 
-    return Noise()
+    def __getitem__(self, rows: np.ndarray) -> Any:
+        return self.pixels[np.asarray(rows) % len(self.pixels)]
 
 
 def _config(architecture: str, tokenizer: Any) -> Any:

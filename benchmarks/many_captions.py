@@ -18,7 +18,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from common import noise, parser, print_table, random_weights
+from common import Noise, parser, print_table, random_weights
 from train import failures_of, pairs_of
 
 BATCH = 128
@@ -75,7 +75,7 @@ def measure(folder: str) -> tuple[str, ...]:
     watcher.start()
     began = time.perf_counter()
     trainer = RepairTrainer(model, config, Pairs(images, captions, ()), None, preprocessor, records=records)
-    trainer.data_collator.images = [noise(len(table), preprocessor) for table in (images, trainer.fill.images)]
+    trainer.data_collator.images = [Noise(len(table), preprocessor) for table in (images, trainer.fill.images)]
     opened = time.perf_counter() - began
     trainer.train()
     seconds = time.perf_counter() - began

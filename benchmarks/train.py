@@ -30,8 +30,8 @@ from common import (
     GPU_HEADS,
     GPU_NOTE,
     GpuUse,
+    Noise,
     gpu_watched,
-    noise,
     parser,
     print_notes,
     print_table,
@@ -149,7 +149,7 @@ def _ours(row: str, load: Namespace, folder: str) -> tuple[Any, list]:
     args = RepairConfig(**_arguments(load, folder), **how, torch_compile=row == "compiled", cache_images=False)
     trainer = RepairTrainer(model, args, pairs, None, preprocessor, records=None if row == "plain" else records)
     tables = [table for table in (pairs.images, trainer.fill.images) if table is not None]
-    pictures = [noise(len(table), preprocessor) for table in tables]
+    pictures = [Noise(len(table), preprocessor) for table in tables]
     captions = [part["edit_text"] for part in (trainer.fill.texts,) if part is not None]
     captions, at_once = [pairs.captions["caption"], *captions], trainer.data_collator.at_once
     # noise in the place of pictures
@@ -164,7 +164,7 @@ def _plain(load: Namespace, folder: str) -> tuple[Any, list]:
     from transformers import Trainer, TrainingArguments
 
     model, preprocessor, pairs, _ = _setting(load)
-    pictures, captions = noise(len(pairs.images), preprocessor), pairs.captions["caption"][:]
+    pictures, captions = Noise(len(pairs.images), preprocessor), pairs.captions["caption"][:]
     tokens = preprocessor.processor.tokenizer(
         captions, padding="max_length", max_length=preprocessor.max_length, truncation=True, return_tensors="pt"
     )

@@ -43,7 +43,7 @@ def test_mixed_precision_trains_float32_weights(precision, device, encoder, fit,
 
 @pytest.mark.parametrize(
     "method",
-    [{"paper": True}, {"lora_rank": 4}, {"blend": 0.5}, {"chunk_size": 8, "paper": True}],
+    [{"paper": True}, {"lora_rank": 4, "learning_rate": 1e-2}, {"blend": 0.5}, {"chunk_size": 8, "paper": True}],
     ids=lambda method: "+".join(method),
 )
 @pytest.mark.parametrize("precision", PRECISIONS)
