@@ -42,17 +42,25 @@ def test_mixed_precision_trains_float32_weights(precision, device, encoder, fit,
 
 
 @pytest.mark.parametrize(
+<<<<<<< HEAD
     "method",
     [{"paper": True}, {"lora_rank": 4, "learning_rate": 1e-2}, {"blend": 0.5}, {"chunk_size": 8, "paper": True}],
     ids=lambda method: "+".join(method),
+=======
+    ("precision", "method"),
+    [
+        ("fp16", {"paper": True, "chunk_size": 8}),
+        ("bf16", {"paper": True}),
+        ("fp16", {"lora_rank": 4}),
+        ("bf16", {"lora_rank": 4, "blend": 0.5}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "+".join(value),
+>>>>>>> gpu
 )
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_each_method_lowers_its_loss_in_mixed_precision(method, precision, device, encoder, fit):
+def test_each_method_trains_in_mixed_precision_and_saves_a_whole_model(precision, method, device, encoder, fit):
     skip_fp16_on(device, precision)
-    run = fit(**{precision: True}, **method)
+    run, before = fit(**{precision: True}, **method, max_steps=8, learning_rate=1e-3), weights(encoder.model)
     assert np.isfinite(losses(run)).all()
-    assert losses(run)[-5:].mean() < losses(run)[:3].mean()
-    before = weights(encoder.model)  # the saved model is whole, also with LoRA
     found = load_file(run.folder / "model.safetensors")
     assert set(before) <= set(found) and any(not found[name].equal(before[name].cpu()) for name in before)
 
