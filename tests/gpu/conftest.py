@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import sys
-import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +26,6 @@ from repair_hf.training.finetune import train
 from repair_hf.training.step import Objective
 
 IMAGES = 128
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # its scripts import each other by name
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # its files import each other by name
 
 

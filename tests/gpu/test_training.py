@@ -42,11 +42,6 @@ def test_mixed_precision_trains_float32_weights(precision, device, encoder, fit,
 
 
 @pytest.mark.parametrize(
-<<<<<<< HEAD
-    "method",
-    [{"paper": True}, {"lora_rank": 4, "learning_rate": 1e-2}, {"blend": 0.5}, {"chunk_size": 8, "paper": True}],
-    ids=lambda method: "+".join(method),
-=======
     ("precision", "method"),
     [
         ("fp16", {"paper": True, "chunk_size": 8}),
@@ -55,7 +50,6 @@ def test_mixed_precision_trains_float32_weights(precision, device, encoder, fit,
         ("bf16", {"lora_rank": 4, "blend": 0.5}),
     ],
     ids=lambda value: value if isinstance(value, str) else "+".join(value),
->>>>>>> gpu
 )
 def test_each_method_trains_in_mixed_precision_and_saves_a_whole_model(precision, method, device, encoder, fit):
     skip_fp16_on(device, precision)
