@@ -108,6 +108,8 @@ def _cells(row: str, cost: Cost, plain: float) -> tuple[str, ...]:
 
 def measure(row: str, args: Namespace) -> Cost:
     """Train a few steps as one row does."""
+    # this process was spawned, and would spawn the workers of loaders too, each of which imports torch
+    multiprocessing.set_start_method(None, force=True)
     from transformers.utils import logging
 
     logging.set_verbosity_error()

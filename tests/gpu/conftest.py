@@ -29,6 +29,12 @@ IMAGES = 128
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # its files import each other by name
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Print a failure at once: time on a GPU may end before the summary."""
+    if report.failed and "tests/gpu/" in report.nodeid:
+        print(f"\n{report.nodeid}\n{report.longreprtext}", flush=True)
+
+
 class Run(NamedTuple):
     """A finished training."""
 
@@ -82,7 +88,9 @@ def records(pairs):
 def encoder(device, pairs) -> DualEncoder:
     """A retriever with random weights: ViT-B/32 on a GPU, the toy world's small one on the CPU. Only read it."""
     architecture = "vit-b-32" if device == "cuda" else "world"
-    return DualEncoder(*random_weights(architecture, pairs.captions["caption"][:]), device=device, batch_size=64)
+    model, preprocessor = random_weights(architecture, pairs.captions["caption"][:])
+    model.name_or_path = "random"  # adapters name their base
+    return DualEncoder(model, preprocessor, device=device, batch_size=64)
 
 
 @pytest.fixture(scope="session")
