@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+from collections.abc import Generator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,10 +30,13 @@ IMAGES = 128
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # its files import each other by name
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Print a failure at once: time on a GPU may end before the summary."""
-    if report.failed and "tests/gpu/" in report.nodeid:
-        print(f"\n{report.nodeid}\n{report.longreprtext}", flush=True)
+    report = yield
+    if report.failed:
+        item.config.get_terminal_writer().line(f"\n{item.nodeid}\n{report.longreprtext}")
+    return report
 
 
 class Run(NamedTuple):
