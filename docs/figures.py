@@ -2,7 +2,7 @@
 
     python docs/figures.py [FOLDER]
 
-FOLDER keeps the world and the records for the next time; by default they are made in a temporary folder.
+FOLDER keeps the demo, the world and the records for the next time; by default they are made in a temporary folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from repair_hf.analysis.charts import INK, MUTED, ROLES, chart
 from repair_hf.analysis.charts import save as save_figure
 from repair_hf.analysis.pictures import contact_sheet
 from repair_hf.analysis.record_sample import RecordSample, record_at
+from repair_hf.cli.demo import ROWS
 from repair_hf.cli.main import main as run
+from repair_hf.runtime.files import read_json
 from repair_hf.training.fills import PaperGrid
 
 IMAGES = Path(__file__).parent / "images"
@@ -45,6 +47,7 @@ def main(folder: Path) -> None:
     save(contact_sheet(RecordSample(list(short.values()), dict(available))), IMAGES / "record.png")
     draw_failure(pairs, encoder, short["t2i"])
     draw_edits(pairs, encoder, short["t2i"])
+    draw_demo(folder / "demo")
     draw_grid(PaperGrid(pairs, records, seed=0), encoder, DualEncoder.from_pretrained(tuned))
 
 
@@ -143,6 +146,25 @@ def draw_grid(fill: PaperGrid, before: DualEncoder, after: DualEncoder) -> None:
             for line, column in np.ndindex(3, 3):
                 _cell(panels[line + 1, 1 + column + 3 * side], matrix[line, column], is_pair=line == column, size=5)
     save(figure, IMAGES / "grid.png")
+
+
+def draw_demo(folder: Path) -> None:
+    """Draw what each row of the demo's table gains, against what it keeps of the base's own domain."""
+    if code := run(["demo", "--output", str(folder)]):
+        sys.exit(code)
+    rows = {name: row for name, row in read_json(folder / "metrics.json", needs=ROWS).items() if name != "plain"}
+    with chart(2.8, width=5.2) as (figure, axes):
+        for name, row in rows.items():
+            gained, kept = (50 * (row[f"{part}i2t_R@1"] + row[f"{part}t2i_R@1"]) for part in ("", "web_"))
+            color = ROLES["edit"] if name in ("repair", "repair_blend") else MUTED
+            axes.plot(gained, kept, marker="o", markersize=5, color=color)
+            is_right = gained > 55  # of the drawing: the name stands on the other side
+            axes.annotate(
+                ROWS[name], (gained, kept), xytext=(-6 if is_right else 6, 4), textcoords="offset points",
+                ha="right" if is_right else "left", fontsize=7, color=INK,
+            )  # fmt: skip
+        axes.set(xlabel="gained: R@1 on the test pictures (%)", ylabel="kept: R@1 on the base's own domain (%)")
+    save(figure, IMAGES / "demo.png")
 
 
 def right_answers(scores: np.ndarray) -> int:
