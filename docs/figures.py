@@ -2,7 +2,7 @@
 
     python docs/figures.py [FOLDER]
 
-FOLDER keeps the world and the records for the next time; by default they are made in a temporary folder.
+FOLDER keeps the demo, the world and the records for the next time; by default they are made in a temporary folder.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import sys
 import tempfile
 import textwrap
 from collections import Counter
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,12 @@ from PIL import Image
 from repair_hf import DualEncoder, Pairs, load_pairs, load_records
 from repair_hf.analysis.charts import INK, MUTED, ROLES, chart
 from repair_hf.analysis.charts import save as save_figure
-from repair_hf.analysis.example_grid import cosines, full_grids, right_answers
-from repair_hf.analysis.pictures import contact_sheet, grid_figure
+from repair_hf.analysis.pictures import contact_sheet
 from repair_hf.analysis.record_sample import RecordSample, record_at
+from repair_hf.cli.demo import ROWS
 from repair_hf.cli.main import main as run
+from repair_hf.runtime.files import read_json
+from repair_hf.training.fills import PaperGrid
 
 IMAGES = Path(__file__).parent / "images"
 MODEL = "world/base"
@@ -33,6 +34,7 @@ SHOWN = 5  # images of a ranking
 COLORS = 128  # of a picture
 TRIED = 300  # grids to choose from
 LEARNING_RATE = 3e-4
+SLOTS = ("anchor", "fits the 2nd caption", "false positive"), ("anchor", "false positive", "fits the 3rd image")
 
 
 def main(folder: Path) -> None:
@@ -45,10 +47,8 @@ def main(folder: Path) -> None:
     save(contact_sheet(RecordSample(list(short.values()), dict(available))), IMAGES / "record.png")
     draw_failure(pairs, encoder, short["t2i"])
     draw_edits(pairs, encoder, short["t2i"])
-    after = DualEncoder.from_pretrained(tuned)
-    grids = islice(full_grids(pairs, records), TRIED)
-    grid = max(grids, key=lambda grid: gained(cosines(grid, encoder), cosines(grid, after)))
-    save(grid_figure(grid, cosines(grid, encoder), cosines(grid, after)), IMAGES / "grid.png")
+    draw_demo(folder / "demo")
+    draw_grid(PaperGrid(pairs, records, seed=0), encoder, DualEncoder.from_pretrained(tuned))
 
 
 def make(folder: Path) -> Path:
@@ -121,17 +121,67 @@ def draw_edits(pairs: Pairs, encoder: DualEncoder, record: dict[str, Any]) -> No
     save(figure, IMAGES / "edits.png")
 
 
+def draw_grid(fill: PaperGrid, before: DualEncoder, after: DualEncoder) -> None:
+    """Draw a 3x3 grid with its cosines before and after training: of some grids with two edits, the one that gains."""
+    pairs, anchors = fill.pairs, np.arange(len(fill.pairs.captions))
+    rows = fill.draw(np.zeros_like(anchors), anchors)  # images and captions, (anchors, 3) each
+    is_edit = (rows[0][:, 1] >= len(pairs.images)) & (rows[1][:, 2] >= len(pairs.captions))
+    grids = []
+    for images, texts in zip(*(each[is_edit][:TRIED] for each in rows), strict=True):
+        shown = [_item(pairs.images, "image", fill.images, row) for row in images.tolist()]
+        said = [_item(pairs.captions, "caption", fill.texts, row) for row in texts.tolist()]
+        scores = [each.embed_texts(said) @ each.embed_images(shown).T for each in (before, after)]  # (3, 3) each
+        grids.append((shown, said, scores))
+    images, texts, scores = max(grids, key=lambda grid: right_answers(grid[2][1]) - right_answers(grid[2][0]))
+    with chart(3.0, rows=4, columns=7, width=6.5) as (figure, panels):
+        for line, column in np.ndindex(4, 7):
+            panels[line, column].axis("off")
+        for line, (text, slot) in enumerate(zip(texts, SLOTS[1], strict=True), start=1):
+            lines = "\n".join([f"{slot}:", *textwrap.wrap(text, 22)])
+            panels[line, 0].text(1, 0.5, lines, fontsize=5.5, va="center", ha="right", color=INK)
+        for side, (name, matrix) in enumerate(zip(("before", "after"), scores, strict=True)):
+            panels[0, 2 + 3 * side].set_title(f"{name} training: {right_answers(matrix)} of 6 right", fontsize=7)
+            for column, image in enumerate(images):
+                _picture(panels[0, 1 + column + 3 * side], image, ROLES["fp" if column == 2 else "gt"])
+            for line, column in np.ndindex(3, 3):
+                _cell(panels[line + 1, 1 + column + 3 * side], matrix[line, column], is_pair=line == column, size=5)
+    save(figure, IMAGES / "grid.png")
+
+
+def draw_demo(folder: Path) -> None:
+    """Draw what each row of the demo's table gains, against what it keeps of the base's own domain."""
+    if code := run(["demo", "--output", str(folder)]):
+        sys.exit(code)
+    rows = {name: row for name, row in read_json(folder / "metrics.json", needs=ROWS).items() if name != "plain"}
+    with chart(2.8, width=5.2) as (figure, axes):
+        for name, row in rows.items():
+            gained, kept = (50 * (row[f"{part}i2t_R@1"] + row[f"{part}t2i_R@1"]) for part in ("", "web_"))
+            color = ROLES["edit"] if name in ("repair", "repair_blend") else MUTED
+            axes.plot(gained, kept, marker="o", markersize=5, color=color)
+            is_right = gained > 55  # of the drawing: the name stands on the other side
+            axes.annotate(
+                ROWS[name], (gained, kept), xytext=(-6 if is_right else 6, 4), textcoords="offset points",
+                ha="right" if is_right else "left", fontsize=7, color=INK,
+            )  # fmt: skip
+        axes.set(xlabel="gained: R@1 on the test pictures (%)", ylabel="kept: R@1 on the base's own domain (%)")
+    save(figure, IMAGES / "demo.png")
+
+
+def right_answers(scores: np.ndarray) -> int:
+    """Count the captions that rank their image first and the images that rank their caption first; (3, 3) scores."""
+    others = np.where(np.eye(len(scores), dtype=bool), -np.inf, scores)
+    return sum(int((np.diagonal(scores) > others.max(axis)).sum()) for axis in (0, 1))
+
+
+def _item(items: Any, column: str, edits: Any, row: int) -> Any:
+    """Return an image or a caption by its row, which counts the edits after the items of the pairs."""
+    return items[row][column] if row < len(items) else next(iter(edits[row - len(items)].values()))
+
+
 def save(figure: Any, path: Path) -> None:
     """Write a figure as a small PNG."""
     save_figure(figure, path)
     Image.open(path).convert("RGB").quantize(COLORS).save(path, optimize=True)
-
-
-def gained(before: np.ndarray, after: np.ndarray) -> int:
-    """Return how many more of a grid's six questions are answered right after training."""
-    return sum(int(np.sum(right)) for right in right_answers(after)) - sum(
-        int(np.sum(right)) for right in right_answers(before)
-    )
 
 
 def _picture(panel: Any, image: Any, edge: str) -> None:
@@ -142,12 +192,12 @@ def _picture(panel: Any, image: Any, edge: str) -> None:
         spine.set(visible=True, color=edge, linewidth=2)
 
 
-def _cell(panel: Any, score: float, *, is_pair: bool) -> None:
+def _cell(panel: Any, score: float, *, is_pair: bool, size: float = 7) -> None:
     panel.axis("off")
     color = ROLES["gt" if is_pair else "fp"]
     panel.add_patch(Rectangle((0.06, 0.06), 0.88, 0.88, facecolor=color, alpha=0.18, edgecolor=color))
     word = "true pair" if is_pair else "hard negative"
-    panel.text(0.5, 0.5, f"{word}\ncosine {score:.3f}", ha="center", va="center", fontsize=7, color=INK)
+    panel.text(0.5, 0.5, f"{word}\ncosine {score:.3f}", ha="center", va="center", fontsize=size, color=INK)
     panel.set(xlim=(0, 1), ylim=(0, 1))
 
 

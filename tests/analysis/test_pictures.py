@@ -5,8 +5,7 @@ from matplotlib.text import Text
 from PIL import Image as Picture
 
 from repair_hf.analysis.charts import save
-from repair_hf.analysis.example_grid import ExampleGrid, right_answers
-from repair_hf.analysis.pictures import contact_sheet, grid_figure
+from repair_hf.analysis.pictures import contact_sheet
 from repair_hf.analysis.record_sample import RecordSample, sample_records
 from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES
 
@@ -69,26 +68,3 @@ def test_a_dropped_failure_is_drawn_with_its_reason_in_place_of_an_edit():
     figure = contact_sheet(RecordSample([row], {"i2t": 1}))
     texts = " ".join(text.get_text() for text in figure.findobj(Text))
     assert "Dropped failures" in texts and "none: the hill is missing" in texts and "gt_invalid" in texts
-
-
-def test_a_tie_is_no_right_answer():
-    cosines = np.array([[0.5, 0.5, 0.1], [0.2, 0.6, 0.3], [0.4, 0.1, 0.35]])
-    by_text, by_image = right_answers(cosines)
-    assert by_text.tolist() == [False, True, False]
-    assert by_image.tolist() == [True, True, True]
-
-
-def test_the_grid_shows_its_images_twice_and_its_numbers(tmp_path):
-    grid = ExampleGrid([RED, BLUE, GREEN], ["a", "b", "c"], {"i2t": "Replace 'red'.", "t2i": None})
-    figure = grid_figure(grid, np.full((3, 3), 0.25), np.eye(3))
-    save(figure, tmp_path / "grid.png")
-    found = areas(tmp_path / "grid.png")
-    assert min(found) > 15_000 and max(found) - min(found) < 1_000
-    texts = [text.get_text() for text in figure.findobj(Text)]
-    assert [texts.count(value) for value in ("0.250", "1.000", "0.000")] == [9, 3, 6]
-    assert [texts.count(mark) for mark in ("✗", "✓", "0 of 6 right", "6 of 6 right")] == [6, 6, 1, 1]
-    assert "Replace 'red'." in texts and "not on record" in texts
-
-
-def test_equal_cosines_can_be_drawn():
-    grid_figure(ExampleGrid([RED] * 3, ["a"] * 3), np.zeros((3, 3)), np.zeros((3, 3)))

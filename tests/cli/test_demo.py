@@ -77,4 +77,4 @@ def test_a_second_run_shows_the_same_and_makes_nothing_again(demo):
     assert (
         first.splitlines()[-8:-3] == second.splitlines()[-8:-3] and first.splitlines()[-2:] == second.splitlines()[-2:]
     )
-    assert first.splitlines()[-1].startswith("next: repair-hf figure grid ")
+    assert first.splitlines()[-1].startswith("next: repair-hf show ")

@@ -32,7 +32,6 @@ STUDY = "study --output $out"
         (f"{TRAIN} --per-device-train-batch-size 13", "needs as many different images"),
         ("show absent-folder", "absent-folder holds no records"),
         ("show absent-folder --output x.jpg", "`output` must be an .html or .png file, got 'x.jpg'."),
-        ("figure case $records --output x.pdf", "`output` must be an .svg or .png file, got 'x.pdf'"),
         ("annotate qc $empty --dry-run", "holds no records"),
         ("analyze no/such-records --output x", "holds no records"),
         ("analyze no/such-run", "no/such-run is not a local folder; give the folder of a run"),

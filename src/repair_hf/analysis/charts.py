@@ -36,7 +36,6 @@ logger = logging.getLogger(__name__)
 COLUMN = 3.4  # inches: the width of a column in two-column papers
 DPI = 220
 COLORS = {"t2i": "#e69f00", "i2t": "#0072b2"}
-NAMES = {"t2i": "text → image", "i2t": "image → text"}
 # For letters that DejaVu Sans lacks; those that this machine has.
 FALLBACKS = (
     "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans JP", "Noto Sans SC", "Noto Sans KR", "WenQuanYi Zen Hei",

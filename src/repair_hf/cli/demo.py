@@ -139,7 +139,6 @@ def _run(options: DemoOptions) -> None:
     _report(folder)
     print(f"\nthe demo took {time.perf_counter() - start:,.0f} s   -> {folder}")
     suggest("show", records)
-    suggest("figure", "grid", str(folder), "--before", BASE, "--after", str(folder / "train" / "repair"))
 
 
 def _trained(folder: Path, method: str) -> str:

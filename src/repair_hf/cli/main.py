@@ -33,7 +33,6 @@ COMMANDS = {
     "study": "Compare repair with other methods in one table.",
     "show": "Draw records as a page or picture: query, ground truth, false positive, edit.",
     "analyze": "Write a report on a run: failures, edits, cost, repairs.",
-    "figure": "Draw a record, a training grid or margins for a paper.",
     "annotate": "Let people judge failures or edits on a web page.",
     "export": "Write a retriever for open_clip, or records as triplets for sentence-transformers.",
     "push": "Upload records or a model to the Hugging Face Hub, with a card.",
