@@ -41,14 +41,14 @@ from common import (
 NOTES = {
     "run_clip": "the step of transformers' run_clip.py: pairs, captions padded to the model's maximum",
     "plain": "our step without records: pairs, captions padded to the longest of a group of similar length",
-    "edits": "the default: two pairs with edits beside each training pair, in the batch and in grids",
-    "batch": "the same in the batch alone",
+    "edits": "two pairs with edits beside each training pair, in the batch and in grids",
+    "batch": "the same in the batch alone: the default",
     "paper": "the paper's fill, in grids",
     "chunks": "as `edits`, with gradient caching; see --chunk-size and --chunk-batch",
     "eager": "as `edits`, without torch's fused attention",
     "compiled": "as `edits`, with torch.compile, which takes minutes before the first step",
 }
-OPTIONS: dict[str, dict[str, Any]] = {"batch": {"loss": "batch"}, "paper": {"paper": True}}
+OPTIONS: dict[str, dict[str, Any]] = {"paper": {"paper": True}}
 REFERENCE = "run_clip"
 WARM_UP = 2  # steps that are not counted
 RING = 8  # nearest items on either side; an item's failures are drawn from these

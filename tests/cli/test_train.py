@@ -46,7 +46,7 @@ def test_trains_once_and_says_what_comes_next(flags, tmp_path, capsys):
     printed = capsys.readouterr().out
     found = summary(tmp_path / "out")
     assert found["steps"] == 4 and found["fill"]["anchors"] == 24
-    assert "loss    both: it compares all pairs of a batch; and, with weight 1, each" in printed
+    assert "loss    batch: it compares all pairs of a batch\n" in printed
     beside = f"{found['fill']['beside_i2t']} I2T, {found['fill']['beside_t2i']} T2I"
     assert f"pairs   24 captions with their images; with an edit beside them: {beside}\n" in printed
     used = found["samples_encoded"]
@@ -57,19 +57,19 @@ def test_trains_once_and_says_what_comes_next(flags, tmp_path, capsys):
     before = weights.stat().st_mtime_ns
     assert main(flags) == 0  # nothing is trained again
     assert (weights.stat().st_mtime_ns, capsys.readouterr().out) == (before, printed)
-    assert main([*flags, "--grid-weight", "2"]) == 2
-    assert "finished result with other options: grid_weight (1.0 -> 2.0)" in capsys.readouterr().err
+    assert main([*flags, "--seed", "2"]) == 2
+    assert "finished result with other options: seed (42 -> 2)" in capsys.readouterr().err
     assert AutoModel.from_pretrained(tmp_path / "out").config.model_type == "clip"
 
 
 def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, capsys, caplog):
-    going_on, other = [*flags, "--save-strategy", "steps", "--save-steps", "3"], ["--grid-weight", "2"]
+    going_on, other = [*flags, "--save-strategy", "steps", "--save-steps", "3"], ["--seed", "2"]
     assert main(going_on) == 0
     (tmp_path / "out" / "summary.json").unlink()  # as if killed before the end
     caplog.clear()
     for more in ([], ["--dry-run"]):
         assert main([*going_on, *other, *more]) == 2
-        assert "is of another run: grid_weight (1.0 -> 2.0)" in capsys.readouterr().err
+        assert "is of another run: seed (42 -> 2)" in capsys.readouterr().err
     assert "other options" not in caplog.text
     faster = ["--chunk-size", "2", "--dataloader-num-workers", "1", "--logging-steps", "2"]  # learns the same
     assert main([*going_on, *faster]) == 0
@@ -79,8 +79,8 @@ def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, caps
         shutil.rmtree(checkpoint)
     assert main([*flags, *other]) == 0  # nothing is there to go on from
     (line,) = [line for line in caplog.messages if "was started with other options" in line]
-    assert "grid_weight (1.0 -> 2.0)" in line and "save_s" in line
-    assert yaml.safe_load((tmp_path / "out" / "config.yaml").read_text())["grid_weight"] == 2
+    assert "seed (42 -> 2)" in line and "save_s" in line
+    assert yaml.safe_load((tmp_path / "out" / "config.yaml").read_text())["seed"] == 2
 
 
 @pytest.mark.slow  # a start of Python for each kill
@@ -170,7 +170,7 @@ def test_paper_is_the_same_run_as_its_choices(flags, tmp_path, capsys):
     assert main([*short, *"--fill paper --loss grid --grid-weight 0.5".split()]) == 0  # nothing is trained again
     assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns == weights
     assert main(short) == 2
-    changed = "fill (paper -> edits), loss (grid -> both), grid_weight (0.5 -> 1.0)"
+    changed = "fill (paper -> edits), loss (grid -> batch), grid_weight (0.5 -> None)"
     assert f"finished result with other options: {changed}" in capsys.readouterr().err
 
 

@@ -38,7 +38,7 @@ def test_two_gpus_train_the_model_of_one(launchers, device, world, encoder, reco
     encoder.model.save_pretrained(tmp_path / "model")
     encoder.preprocessor.save_pretrained(tmp_path / "model")
     words = f"train --pairs {world} --split train --model {tmp_path}/model --records {tmp_path}/records"
-    words += " --max-steps 4 --learning-rate 0.05 --optim sgd --logging-steps 1"
+    words += " --loss both --max-steps 4 --learning-rate 0.05 --optim sgd --logging-steps 1"
     words += " --use-cpu" if device == "cpu" else ""
     for count, launcher in launchers.items():
         batch = ["--per-device-train-batch-size", str(PAIRS_PER_STEP // count), "--output", str(tmp_path / str(count))]

@@ -17,6 +17,8 @@ ALONE |= dict(report_to=["no_tracker"], fill="papers", loss="batches", grid_mean
 TOGETHER = [
     ("chunk_size", dict(per_device_train_batch_size=1, gradient_accumulation_steps=8)),
     ("freeze", dict(lora_rank=2, freeze="image")),
+    ("grid_weight", dict(grid_weight=0.5)),
+    ("grid_mean", dict(loss="none", grid_mean="anchors")),
 ]
 
 
@@ -39,7 +41,7 @@ def test_paper_chooses_fill_loss_and_weight_where_no_other_is_named(config):
         made = config(**named)
         return made.fill, made.loss, made.grid_weight
 
-    assert chosen() == ("edits", "both", 1) and chosen(paper=True) == ("paper", "grid", 0.5)
+    assert chosen() == ("edits", "batch", None) and chosen(paper=True) == ("paper", "grid", 0.5)
     assert chosen(paper=True, loss="both") == ("paper", "both", 0.5)
     assert chosen(paper=True, fill="edits") == ("edits", "grid", 0.5)
     assert chosen(paper=True, grid_weight=0.0) == ("paper", "grid", 0)

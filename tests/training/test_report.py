@@ -31,7 +31,7 @@ def test_a_plan_counts_the_edits_of_its_steps(named, repaired, make_trainer):
     n_edits = sum(planned["fill"][f"edits_{way}"] for way in ("i2t", "t2i"))
     assert planned["edits_trained"] == pytest.approx(sum(planned["samples_encoded"].values()) / n_edits)
     assert make_trainer(None, "plain").plan["edits_trained"] is None
-    assert planned["steps"] == 2 and planned["objective"] == ("grid" if named else "both")
+    assert planned["steps"] == 2 and planned["objective"] == ("grid" if named else "batch")
     whole = make_trainer(repaired, "whole", max_steps=-1, num_train_epochs=20, **named).plan
     keys = [(epoch, anchor) for epoch in range(20) for anchor in range(24)]
     assert whole["steps"] == 6 * 20 and whole["samples_encoded"] == used_in(trainer, keys)

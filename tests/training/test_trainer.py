@@ -24,10 +24,10 @@ from repair_hf.training.trainer import RepairTrainer
 @pytest.mark.parametrize(
     ("named", "terms"),
     [
-        ({}, {"loss_global": 1.0, "loss_grid": 1.0}),
+        ({}, {"loss_global": 1.0}),
+        (dict(loss="both"), {"loss_global": 1.0, "loss_grid": 1.0}),
         (dict(paper=True), {"loss_global": 1.0, "loss_grid": 0.5}),
         (dict(paper=True, grid_mean="anchors", grid_weight=0.25), {"loss_global": 1.0, "loss_grid": 0.25}),
-        (dict(loss="batch"), {"loss_global": 1.0}),
     ],
 )
 def test_every_parameter_moves_and_the_loss_is_the_sum_of_its_logged_terms(
@@ -147,7 +147,7 @@ def test_chunks_and_groups_of_captions_give_the_gradients_of_the_whole(
     assert sum(chunks) == (2 if chunk_size else 1) * sum(whole)  # in chunks each twice
 
 
-@pytest.mark.parametrize("named", [{}, dict(paper=True), dict(loss="batch")])
+@pytest.mark.parametrize("named", [{}, dict(paper=True), dict(loss="both")])
 def test_few_records_or_those_of_one_direction_train_too(named, repaired, fit, tmp_path):
     one_way = repaired.filter(lambda row: row["direction"] == "t2i")
     for folder, some in (("one", repaired.select([0])), ("one way", DatasetDict(train=one_way))):
@@ -170,8 +170,8 @@ def test_siglip_trains_with_its_own_loss_and_padding(named, still, siglip_folder
 
 
 def test_bfloat16_trains_float32_weights_near_float32(clip, repaired, fit, one_step, tmp_path):
-    one_step(repaired, "float32")
-    update = one_step(repaired, "bfloat16", bf16=True)
+    one_step(repaired, "float32", loss="both")
+    update = one_step(repaired, "bfloat16", bf16=True, loss="both")
     half = weights(fit(model=clip.half(), max_steps=1).model)  # which is made float32
     assert {value.dtype for value in (*update.values(), *half.values())} == {torch.float32}
     one, two = curve(tmp_path / "float32")[0], curve(tmp_path / "bfloat16")[0]

@@ -42,9 +42,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
         self.given = hide_keys(changed(self))  # as they were given: the command that makes a folder
         Bounded.__post_init__(self)
         self.fill = self.fill or ("paper" if self.paper else "edits")
-        self.loss = self.loss or ("grid" if self.paper else "both")
-        if self.grid_weight is None:
-            self.grid_weight = 0.5 if self.paper else 1.0
+        self.loss = self.loss or ("grid" if self.paper else "batch")
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
         # transformers takes bf16 for that of a GPU unless the CPU is named
@@ -53,6 +51,8 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
             self.dataloader_num_workers = 0 if self.use_cpu or not torch.accelerator.is_available() else WORKERS
         self.restore_callback_states_from_checkpoint |= self.early_stopping_patience is not None
         self._check_values()
+        if self.grid_weight is None and self.loss in ("grid", "both"):
+            self.grid_weight = 0.5 if self.paper else 1.0
         TrainingArguments.__post_init__(self)  # type: ignore[no-untyped-call]
         check_launch(self.world_size)
         if self.world_size == 1 and not self.use_cpu and (seen := torch.cuda.device_count()) > 1:
@@ -80,6 +80,9 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
         """Check the values that are given, before transformers derives others from them."""
         if any(map(parse_flag_from_env, ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"))):
             raise UserError("The launcher shards the model, and the loss needs the whole. Use recipes/accelerate.")
+        for name, value in (("grid_weight", self.grid_weight), ("grid_mean", self.grid_mean != "grids")):
+            if value and self.loss not in ("grid", "both"):
+                raise UserError(f"`{name}` changes nothing with `loss` {self.loss}; add `loss` grid or both.")
         if self.lora_rank is None and self.lora_towers != "both":
             raise UserError(f"`lora_towers` {self.lora_towers} changes nothing without `lora_rank`; leave it out.")
         if self.lora_rank is not None and self.freeze is not None:

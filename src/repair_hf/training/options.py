@@ -35,7 +35,7 @@ class Hyperparameters(Bounded):
     )
     loss: Loss | None = opt(
         None,
-        "Where they enter: the `batch`, a `grid` for each training pair, `both` (default), or `none`: not at all.",
+        "Where they enter: the `batch` (default), a `grid` for each training pair, `both`, or `none`: not at all.",
     )
     paper: bool = opt(
         False,
@@ -44,7 +44,9 @@ class Hyperparameters(Bounded):
         main=True,
     )
     grid_weight: float | None = opt(
-        None, "Weight of the grid loss, the paper's lambda. Default: 1, or 0.5 with --paper.", least=0
+        None,
+        "Weight of the grid loss, the paper's lambda, with --loss grid or both. Default: 1, or 0.5 with --paper.",
+        least=0,
     )
     grid_mean: GridMean = opt(
         "grids", "Average the grid loss over the `grids` of a batch, as in the paper, or over all its `anchors`."

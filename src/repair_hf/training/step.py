@@ -189,7 +189,7 @@ class PairObjective(Objective):
 
     Args:
         loss: One of the table.
-        grid_weight: Weight of the grid loss, the paper's lambda.
+        grid_weight: Weight of the grid loss, the paper's lambda; by default 1.
         grid_mean: Average the losses of the grids over the `grids` of the batch, as in the paper, or over all
             `anchors`: then an anchor without a grid counts as 0.
         sigmoid: Use SigLIP's loss instead of the softmax's.
@@ -198,15 +198,16 @@ class PairObjective(Objective):
 
     def __init__(
         self,
-        loss: Loss = "both",
-        grid_weight: float = 1.0,
+        loss: Loss = "batch",
+        grid_weight: float | None = None,
         grid_mean: GridMean = "grids",
         *,
         sigmoid: bool = False,
         positives: Positives = "own",
     ) -> None:
         super().__init__()
-        self.loss, self.grid_mean, self.weights = loss, grid_mean, {**self.weights, "loss_grid": grid_weight}
+        self.loss, self.grid_mean = loss, grid_mean
+        self.weights = {**self.weights, "loss_grid": 1.0 if grid_weight is None else grid_weight}
         self.sigmoid, self.several = sigmoid, positives == "known"
 
     def terms(self, step: Step) -> dict[str, Tensor]:
