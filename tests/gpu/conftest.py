@@ -86,6 +86,15 @@ def encoder(device, pairs) -> DualEncoder:
 
 
 @pytest.fixture(scope="session")
+def model_folder(encoder, tmp_path_factory) -> Path:
+    """The retriever in a folder. Only read it."""
+    folder = tmp_path_factory.mktemp("retriever")
+    encoder.model.save_pretrained(folder)
+    encoder.preprocessor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def fit(device, encoder, pairs, records, tmp_path_factory):
     """Train a copy of the retriever on edits, without dropout and in the same order each time."""
     plain: dict[str, Any] = dict(per_device_train_batch_size=16, learning_rate=1e-4, warmup_steps=2, max_steps=20)

@@ -51,9 +51,10 @@ def test_mixed_precision_trains_float32_weights(precision, device, encoder, fit,
     ],
     ids=lambda value: value if isinstance(value, str) else "+".join(value),
 )
-def test_each_method_trains_in_mixed_precision_and_saves_float32(precision, method, device, encoder, fit):
+def test_each_method_trains_in_mixed_precision_and_saves_float32(precision, method, device, model_folder, fit):
     skip_fp16_on(device, precision)
-    run, before = fit(**{precision: True}, **method, max_steps=8, learning_rate=1e-3), weights(encoder.model)
+    model = DualEncoder.from_pretrained(model_folder, device=device)  # an adapter names the folder of its base
+    run, before = fit(model, **{precision: True}, **method, max_steps=8, learning_rate=1e-3), weights(model.model)
     assert np.isfinite(losses(run)).all()
     found = load_file(next(run.folder.glob("*model.safetensors")))  # with LoRA, the adapter
     assert all(value.dtype == torch.float32 and value.isfinite().all() for value in found.values())
@@ -67,7 +68,7 @@ class Watched(PairObjective):
 
     def terms(self, step: Step) -> dict[str, torch.Tensor]:
         self.seen = {step.matrix.dtype, step.images.float().norm(dim=1).dtype, step.scale.dtype}
-        self.greatest = float(step.scale)
+        self.greatest = float(step.scale.detach())
         return super().terms(step)
 
 
