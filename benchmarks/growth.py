@@ -30,13 +30,13 @@ from common import PAPER, print_table
 RECORDS = 107_000
 START = 64  # pictures of the smallest size, which shows what a stage takes without data
 STAGES = {
-    "mine": "mine --pairs {data} --split all --model {data}/model --device cpu --output {out}/mined",
+    "mine": "mine --pairs {data} --split all --model {data}/model --output {out}/mined",
     "dry run": "synthesize --pairs {data} --split all --model {data}/model --failures {out}/mined --llm world/oracle "
     "--editor world --output {out}/priced --dry-run",
     "write records": "",  # `write_records` below, with what the last part of `synthesize` calls
     "train, one step": "train --pairs {data} --split all --model {data}/model --records {out}/records --max-steps 1 "
     "--per-device-train-batch-size 64 --use-cpu --output {out}/trained",
-    "evaluate": "evaluate --pairs {data} --split all --model {data}/model --device cpu --output {out}/evaluated",
+    "evaluate": "evaluate --pairs {data} --split all --model {data}/model --output {out}/evaluated",
     "push": "push records {out}/records --repo me/growth",
 }
 HERE = Path(__file__).parent
@@ -113,6 +113,7 @@ def measure(share: float) -> dict[str, Cost]:
 def run(command: list[str], home: Path, hub: str | None) -> Cost:
     """Run a stage; nothing that another one cached is there."""
     env = os.environ | {"HF_HOME": str(home), "HF_ASSETS_CACHE": str(home / "assets"), "PYTHONPATH": paths()}
+    env["CUDA_VISIBLE_DEVICES"] = ""  # all stages run on the CPU
     if hub is None:
         env["HF_HUB_OFFLINE"] = "1"
     else:

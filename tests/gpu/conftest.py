@@ -92,9 +92,16 @@ def records(pairs):
 def encoder(device, pairs) -> DualEncoder:
     """A retriever with random weights: ViT-B/32 on a GPU, the toy world's small one on the CPU. Only read it."""
     architecture = "vit-b-32" if device == "cuda" else "world"
-    model, preprocessor = random_weights(architecture, pairs.captions["caption"][:])
-    model.name_or_path = "random"  # adapters name their base
-    return DualEncoder(model, preprocessor, device=device, batch_size=64)
+    return DualEncoder(*random_weights(architecture, pairs.captions["caption"][:]), device=device, batch_size=64)
+
+
+@pytest.fixture(scope="session")
+def model_folder(encoder, tmp_path_factory) -> Path:
+    """The retriever in a folder. Only read it."""
+    folder = tmp_path_factory.mktemp("retriever")
+    encoder.model.save_pretrained(folder)
+    encoder.preprocessor.save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -15,14 +15,6 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
-def model_folder(encoder, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("retriever")
-    encoder.model.save_pretrained(folder)
-    encoder.preprocessor.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def records_folder(records, tmp_path_factory) -> Path:
     from datasets import Dataset
 
