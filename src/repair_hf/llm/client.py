@@ -22,7 +22,7 @@ from repair_hf.llm.answers import (
     request_seed,
     response_format,
 )
-from repair_hf.llm.batches import Batches, BatchesOpen, Deferred, open_batches
+from repair_hf.llm.batches import Batches, Deferred, open_batches
 from repair_hf.llm.calls import without_usage
 from repair_hf.llm.cost import Usage, count_tokens, price_per_token, text_parts, text_tokens
 from repair_hf.llm.errors import FailedRequest, ProviderError
@@ -33,6 +33,7 @@ from repair_hf.llm.options import RequestOptions
 from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.llm.provider import LiteLLM, Provider
 from repair_hf.llm.sending import Question, Retries, Sender
+from repair_hf.runtime.run_folder import RunStopped
 
 MARGIN = 1.1  # of a provider's count of a prompt above ours
 
@@ -146,12 +147,15 @@ class ChatModel:
         """Submit the questions that wait for a batch, and stop a run in which `waiting` items have no answer yet.
 
         Raises:
-            BatchesOpen: If there are such items; also if another run on this ledger has submitted their questions.
+            RunStopped: If there are such items; also if another run on this ledger has submitted their questions.
         """
         if waiting:
             if self.batches is not None:
                 await self.batches.submit()
-            raise BatchesOpen(open_batches([self.ledger.folder]))
+            raise RunStopped(
+                f"{open_batches(self.ledger.folder)}, to be answered within a day. Rerun the same command to collect "
+                "the answers."
+            )
 
     async def drain(self, seconds: float = 60.0) -> None:
         """Send nothing new, and wait for the answers that are on their way; they are paid for already."""

@@ -25,7 +25,7 @@ from repair_hf.llm.reader import Reading, Tokens
 from repair_hf.runtime.options import UserError
 
 TOKENS_PER_IMAGE = 1_290  # of an edited image: Gemini 2.5's; Gemini 3 and OpenAI's medium quality take fewer
-GEMINI_IMAGE = 1_120  # of an image in a prompt, by the default resolution of Gemini 3
+IMAGE_TOKENS = {"gemini": 1_120, "world/": 258}  # of an image in a prompt, whatever its size
 LONGEST = 1_568  # pixels of a side; larger images are scaled down
 PER_MESSAGE = 4  # tokens between messages
 
@@ -210,7 +210,7 @@ def text_tokens(text: str) -> int:
 
 
 def patches(width: int, height: int) -> int:
-    """Count the tokens of an image of this size in pixels as Claude and Qwen-VL do: a token for 28 x 28 pixels.
+    """Count the tokens of an image of this size in pixels as Claude and Qwen-VL do: one for 28 x 28 pixels.
 
     A model that counts more is noticed by its first bill, see `Ledger`.
     """
@@ -221,8 +221,9 @@ def patches(width: int, height: int) -> int:
 def _part_tokens(model: str, part: Mapping[str, Any]) -> int:
     if part["type"] == "text":
         return text_tokens(part["text"])
-    if "gemini" in model.lower():
-        return GEMINI_IMAGE
+    for name, tokens in IMAGE_TOKENS.items():
+        if name in model.lower():
+            return tokens
     data = base64.b64decode(part["image_url"]["url"].partition(";base64,")[2])
     with Image.open(io.BytesIO(data)) as image:  # its pixels are not decoded
         return patches(*image.size)

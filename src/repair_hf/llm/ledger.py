@@ -203,8 +203,9 @@ class Ledger:
     def reject(self, key: str, reason: str, topic: Topic) -> None:
         """Note that the provider never accepts a request."""
         reply = packed(Reply(reason, "rejected", 0, 0, 0.0, topic.model))
-        self.database.execute("DELETE FROM call WHERE key = ? AND state = 'submitted'", (key,))
-        self.database.execute(_REJECT, (key, self.run, *topic, reply))
+        with self._transaction():
+            self.database.execute("DELETE FROM call WHERE key = ? AND state = 'submitted'", (key,))
+            self.database.execute(_REJECT, (key, self.run, *topic, reply))
 
     def give_up(self, key: str, *, is_lost: bool) -> None:
         """Let a question be asked again that brought no reply; if `is_lost`, it counts as its worst case."""

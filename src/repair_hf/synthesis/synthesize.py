@@ -225,7 +225,7 @@ def _reuse(folder: str | Path) -> str:
 
 
 def _check_sources(folders: Sequence[Path]) -> None:
-    for folder in open_batches(folders):
+    for folder in filter(open_batches, folders):
         raise UserError(
             f"`answers_from` names {folder}, whose batches are not collected yet; they would be paid again. "
             "Rerun its command first."
