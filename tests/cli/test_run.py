@@ -152,12 +152,12 @@ def test_ceilings_hold_for_all_rounds_together_and_higher_ones_go_on(done, recip
     assert main(words) == 0 and answers(out / "round-2") > 5
 
 
-def test_ceilings_count_a_first_round_that_synthesize_has_paid_for_by_itself(done, recipe, tmp_path, capsys):
+def test_ceilings_count_a_first_round_that_synthesize_has_paid_for_by_itself(recipe, tmp_path, capsys):
     out, tight = tmp_path / "out", copied(recipe, tmp_path)
     for stage in ("mine", "synthesize"):
         assert main([stage, "--config", str(tight / f"{stage}.yaml")]) == 0
     paid = answers(out)
-    assert paid == answers(done[0]) and (out / "records" / "ledger.sqlite").is_file()
+    assert paid > 20 and (out / "records" / "ledger.sqlite").is_file()
     write(tight, "synthesize", read(tight, "synthesize") | {"max_calls": paid + 5, "concurrency": 1})
     assert main(["run", str(tight), "--rounds", "2", "--min-gain", "-100"]) == 1
     assert f"reached in round 2: {paid + 5:,} LLM answers" in capsys.readouterr().err

@@ -119,10 +119,10 @@ def test_circuit_stops_a_run_whose_answers_are_of_no_use_and_more_attempts_ask_a
 def test_max_usd_holds_for_the_folder(crowd):
     server = Counted(good, meeting=2)
     outcomes = crowd(server, 60, concurrency=16, max_usd=20.9 * BILL)
-    assert 18 <= server.came <= 20 and len(of_type(outcomes, BudgetSpent)) == 60 - server.came
+    assert 18 <= server.came <= 21 and len(of_type(outcomes, BudgetSpent)) == 60 - server.came
     assert server.most > 1  # only the first went alone
     crowd(server, 60, concurrency=16, max_usd=30.9 * BILL)
-    assert 28 <= server.came <= 30
+    assert 28 <= server.came <= 32  # the first bill of each run counts as what was reserved, which is less
 
 
 def test_the_first_bill_beyond_its_reserve_counts_as_that_and_the_others_in_full(crowd, caplog):
