@@ -129,3 +129,13 @@ def test_architecture_names_at_most_35_files_on_the_way_of_a_failure_each_import
     for name in (each.removesuffix(".py").replace("/", ".") for each in named):
         assert name in files and (room(name) == "cli" or name in reached), name
         reached |= imported(files[name].read_text(encoding="utf-8"), set(files))
+
+
+def test_the_way_of_a_question_is_at_most_seven_files_that_import_each_other_in_that_order():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text.partition("## The way of one question")[2].partition("\n## ")[0]
+    named = [name.replace("/", ".") for name in re.findall(r"^\| `([\w/]+)\.py` \|", section, re.MULTILINE)]
+    assert 5 < len(named) <= 7 and named[0] == "synthesis.pipeline" and named[-1] == "llm.ledger"
+    files = modules()
+    for importer, name in zip(named, named[1:], strict=False):
+        assert name in imported(files[importer].read_text(encoding="utf-8"), set(files)), f"{importer}: {name}"

@@ -20,6 +20,7 @@ def hosted(inputs, monkeypatch):
         def synthesize(folder: Path, *words: str) -> int:
             return main(["synthesize", *inputs, *MODELS, *where, "--output", str(folder), *words])
 
+        server.answer.batches = server.batches
         yield server.answer, synthesize
 
 
@@ -62,3 +63,13 @@ def test_a_ceiling_on_calls_counts_answers_and_images_as_the_table_does(hosted, 
     assert biller.counts.total() == most and biller.counts["image"] > 0
     with ledger_in(tmp_path / "r") as ledger:
         assert ledger.total[1] == most
+
+
+def test_the_open_questions_of_another_folder_are_not_bought_again(hosted, tmp_path, capsys):
+    biller, synthesize = hosted
+    biller.batches.delay = 3600
+    assert synthesize(tmp_path / "one", "--batch") == 1 and len(rows(tmp_path / "one", "submitted")) > 3
+    capsys.readouterr()
+    assert synthesize(tmp_path / "two", "--answers-from", str(tmp_path / "one")) == 2
+    assert "whose batches are not collected yet" in capsys.readouterr().err and not biller.counts
+    assert not (tmp_path / "two" / "ledger.sqlite").exists()

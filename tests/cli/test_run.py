@@ -152,6 +152,21 @@ def test_ceilings_hold_for_all_rounds_together_and_higher_ones_go_on(done, recip
     assert main(words) == 0 and answers(out / "round-2") > 5
 
 
+def test_ceilings_count_a_first_round_that_synthesize_has_paid_for_by_itself(recipe, tmp_path, capsys):
+    out, tight = tmp_path / "out", copied(recipe, tmp_path)
+    assert main(["world", "build", "--config", str(tight / "world.yaml")]) == 0
+    assert main(["mine", "--config", str(tight / "mine.yaml")]) == 0
+    words = ["--config", str(tight / "synthesize.yaml"), "--failures", str(out / "failures")]
+    assert main(["synthesize", *words]) == 0
+    paid = answers(out)
+    assert paid > 20 and (out / "records" / "ledger.sqlite").is_file()
+    write(tight, "synthesize", read(tight, "synthesize") | {"max_calls": paid + 5, "concurrency": 1})
+    assert main(["run", str(tight), "--rounds", "2", "--min-gain", "-100"]) == 1
+    assert f"reached in round 2: {paid + 5:,} LLM answers" in capsys.readouterr().err
+    assert answers(out) == paid and answers(out / "round-2") == 5
+    assert not (out / "records" / "ledger.sqlite").exists()
+
+
 def answers(folder: Path) -> int:
     return sum(row["calls"] for row in rows(folder / "records"))
 

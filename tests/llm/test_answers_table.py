@@ -6,14 +6,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from ledgers import ledger_in, rows
+from ledgers import ledger_in, rows, send_once
 from provider_server import Script
 
 from repair_hf.llm.answers import RefusedAnswer
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.errors import PassingError, ProviderError
-from repair_hf.llm.ledger import Topic
-from repair_hf.llm.loading import KEEP
+from repair_hf.llm.errors import FailedRequest, PassingError, ProviderError
+from repair_hf.llm.provider import KEEP
 from tests.llm.answers_table import GOOD, ROWS, Row, as_markdown
 from tests.llm.asking import PRICED, QUESTION, Verdict
 
@@ -64,7 +63,7 @@ def test_a_body_that_a_killed_process_has_received_is_read_and_not_asked_for(wit
 
     with monkeypatch.context() as patch:
         patch.setattr(answered, die)
-        patch.setattr("repair_hf.llm.ledger.Ledger._lose", lambda *_: None)
+        patch.setattr("repair_hf.llm.ledger.Ledger.give_up", lambda *_, **__: None)
         with pytest.raises(asyncio.CancelledError):
             with_chat(script, ask_once, PRICED)
     (received,) = rows(tmp_path, "received")
@@ -82,8 +81,8 @@ def test_a_body_that_nothing_can_read_is_kept_but_no_key(tmp_path, monkeypatch):
             KEEP.get()(body)
             raise PassingError("no shape", may_be_billed=True)
 
-        with pytest.raises(PassingError):
-            await ledger.pay(key, Topic("audit", "i2t", "m"), lambda: 1.0, send)
+        with pytest.raises(FailedRequest):
+            await send_once(ledger, key, send)
 
     with ledger_in(tmp_path) as ledger:
         asyncio.run(pay(ledger, "a", b"<html>"))

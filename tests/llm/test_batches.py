@@ -9,9 +9,8 @@ from provider_server import ProviderServer
 
 from repair_hf.llm.batches import Batches
 from repair_hf.llm.client import ChatModel, Deferred
-from repair_hf.llm.cost import paid_in
+from repair_hf.llm.cost import count_tokens, paid_in
 from repair_hf.llm.ledger import BudgetSpent
-from repair_hf.llm.tokens import count_tokens
 from repair_hf.runtime.run_folder import RunStopped
 from tests.llm.asking import IN, OUT, billed, texts
 from tests.llm.asking import PRICED as MODEL

@@ -1,18 +1,15 @@
 import asyncio
+import base64
 import re
 from contextlib import suppress
 
 import pytest
-from ledgers import ledger_in, pay
+from ledgers import ledger_in, pay, send_once
+from provider_server import png
 
 from repair_hf.llm import cost
-from repair_hf.llm.cost import (
-    Usage,
-    paid_in,
-    price_per_image,
-    price_per_token,
-)
-from repair_hf.llm.ledger import Reply, Topic
+from repair_hf.llm.cost import Usage, count_tokens, paid_in, price_per_image, price_per_token, text_tokens
+from repair_hf.llm.ledger import Reply
 from repair_hf.llm.loading import load_litellm
 from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.hosted import HostedEditor
@@ -27,6 +24,26 @@ UNLISTED = ("openrouter/google/gemini-2.5-flash", "huggingface/me/some-model", "
 @pytest.mark.parametrize("model", [*UNLISTED, "gemini/gemma-3-27b-it", "ollama/llava"])
 def test_a_model_whose_price_is_not_listed_is_not_taken_to_be_free(model):
     assert price_per_token(model) == (None if model in UNLISTED else (0.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "tokens"),
+    [  # the examples that the providers give, or that follow from their rules
+        ("gemini/gemini-3.5-flash-lite", (64, 64), 1120),
+        ("vertex_ai/gemini-3.5-flash-lite", (2048, 1024), 1120),
+        ("anthropic/claude-sonnet-4-5", (280, 280), 100),
+        ("anthropic/claude-sonnet-4-5", (3136, 3136), 56 * 56),
+        ("hosted_vllm/Qwen/Qwen2.5-VL-7B-Instruct", (281, 28), 11),
+    ],
+)
+def test_messages_count_their_texts_and_their_images(model, size, tokens):
+    url = "data:image/png;base64," + base64.b64encode(png(size)).decode()
+    rules, question = "Judge what you see. " * 20, "Is it a dog?"
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": question}]
+    messages = [{"role": "system", "content": rules}, {"role": "user", "content": parts}]
+    texts = text_tokens(rules) + text_tokens(question)
+    assert 90 < texts < 120
+    assert count_tokens(model, messages) == pytest.approx(texts + tokens, abs=10)
 
 
 def test_usage_keeps_paid_and_replayed_apart():
@@ -51,7 +68,7 @@ def test_batches_cost_what_the_model_lists_or_half(monkeypatch):
 
 @pytest.mark.parametrize(
     ("model", "dollars"),
-    [("gemini/gemini-2.5-flash-image", 0.039), ("openai/gpt-image-1", 0.042), ("openai/my-editor", None)],
+    [("gemini/gemini-2.5-flash-image", 0.039), ("openai/gpt-image-1", 0.052), ("openai/my-editor", None)],
 )
 def test_price_of_an_image(model, dollars):
     assert price_per_image(model) == (dollars and pytest.approx(dollars, abs=0.001))
@@ -65,7 +82,7 @@ def test_a_stated_price_counts_for_text_batches_and_images(monkeypatch):
     cost.state_price(model, [0.5, 2.0])
     assert price_per_token(model) == (pytest.approx(0.5e-6), pytest.approx(2e-6))
     assert price_per_token(model, batch=True) == (pytest.approx(0.25e-6), pytest.approx(1e-6))
-    assert price_per_image(model) == pytest.approx(1_056 * 2e-6)
+    assert price_per_image(model) == pytest.approx(1_290 * 2e-6)
     with pytest.raises(UserError, match="two amounts"):
         cost.state_price(model, [0.5])
     price_per_token.cache_clear()
@@ -91,7 +108,7 @@ def test_all_runs_of_a_folder_are_paid_for(tmp_path):
     pay(tmp_path, "c", 0.25, stage="edit", direction="t2i")
     pay(tmp_path, "d", run="another")
     with ledger_in(tmp_path) as ledger, suppress(TimeoutError):
-        asyncio.run(ledger.pay("e", Topic("audit", "i2t", "m"), lambda: 0.5, time_out))
+        asyncio.run(send_once(ledger, "e", time_out, worst=0.5))
     assert paid_in(tmp_path) == {
         ("audit", "i2t"): Usage(3, 0, 20, 4, 1.0),
         ("edit", "t2i"): Usage(1, 0, 10, 2, 0.25),

@@ -8,7 +8,6 @@ from ledgers import ledger_in, rows
 from provider_faults import FAULTS, LASTING, NOT_BILLED, PASSING, REFUSED, UNREADABLE, UNUSABLE
 from provider_server import KEYS, MODELS, ProviderServer, Script, Wire
 
-from repair_hf.llm import limits
 from repair_hf.llm.client import ChatModel, ProviderError, RefusedAnswer, UnparsedAnswer
 from repair_hf.llm.errors import PassingError
 from repair_hf.llm.provider import LiteLLM
@@ -23,7 +22,6 @@ def ask(ask, monkeypatch):
 
     The server gets each attempt before the next one is sent.
     """
-    monkeypatch.setattr(limits, "FIRST_PAUSE", 0.05)  # after a 429
     send, time_out = LiteLLM.__call__, aiohttp.ClientTimeout
 
     def run(shape, script, **question):

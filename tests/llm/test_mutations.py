@@ -14,13 +14,17 @@ from copy import deepcopy
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from ledgers import send_once
 from provider_server import edited, png, said
 
+from repair_hf.llm.batch_api import BatchAPI, Finished
+from repair_hf.llm.batches import Batches
 from repair_hf.llm.cost import price_per_token
-from repair_hf.llm.errors import PassingError, ProviderError, UnreadableBody
+from repair_hf.llm.errors import ProviderError, UnreadableBody
 from repair_hf.llm.ledger import Ledger, Reply, Topic
 from repair_hf.llm.provider import read_reply
 from repair_hf.llm.reader import parse_body
+from repair_hf.llm.sending import Retries
 from repair_hf.synthesis.hosted import _reply as read_image
 
 WORST = 0.5
@@ -64,8 +68,8 @@ def pay(read) -> tuple[Reply | None, float]:
     async def main() -> tuple[Reply | None, float]:
         with Ledger() as ledger:
             try:
-                call = await ledger.pay("key", Topic("audit", "i2t", "m"), lambda: WORST, send)
-            except (PassingError, ProviderError):
+                call = await send_once(ledger, "key", send, worst=WORST)
+            except ProviderError:
                 return None, ledger.total[0]
             return call.reply, ledger.total[0]
 
@@ -84,7 +88,7 @@ def test_a_mutated_answer(shape):
     @given(mutated(said(shape, "It fits.")))
     def check(body: bytes) -> None:
         reply, dollars = pay(lambda: read_reply(parse_body(body), MODELS[shape]))
-        assert 0 <= dollars <= 100 * WORST
+        assert 0 <= dollars <= WORST
         if reply is not None and reply.text:
             assert dollars >= least and reply.text.encode()
         if b'"It fits."' in body and b'"choices": [{"index": 0, "message": {"role": "assistant", "content"' in body:
@@ -101,11 +105,31 @@ def test_a_mutated_image(shape):
     @given(mutated(edited(shape, png())))
     def check(body: bytes) -> None:
         reply, dollars = pay(lambda: read_image(parse_body(body), EDITORS[shape]))
-        assert 0 <= dollars <= 100 * WORST
+        assert 0 <= dollars <= WORST
         if reply is not None and reply.text:
             assert dollars >= 0.001
         if shape == "openai" and b'"data": [{"b64_json": "' + whole in body:
             assert reply is not None and reply.text.encode() == whole
+
+    check()
+
+
+def test_a_mutated_line_of_a_batch():
+    line = {"custom_id": "key", "response": {"status_code": 200, "body": said("openai", "It fits.")}, "error": None}
+    api = BatchAPI(MODELS["openai"], base_url="http://127.0.0.1:9/v1", retries=Retries())
+
+    @MUTATIONS
+    @given(mutated(line))
+    def check(odd: bytes) -> None:
+        whole = json.dumps(line | {"custom_id": "good"}).encode()
+        with Ledger() as ledger:
+            for key in ("key", "good"):
+                assert ledger.add(key, WORST, Topic("audit", "i2t", api.model), "submitted", "batch")
+            answers = list(api._read(b"\n".join([odd, whole]).decode("utf-8", "replace")))
+            Batches(api.model, ledger, base_url="http://127.0.0.1:9/v1")._settle("batch", Finished(answers, None), [])
+            assert ledger.find("good").reply.text == "It fits." and ledger.total[0] <= 2 * WORST
+            call = ledger.find("key")
+            assert call is None or call.reply is not None
 
     check()
 

@@ -11,16 +11,9 @@ from provider_faults import FAULTS
 from provider_server import KEY, Wire, error, said
 
 from repair_hf.llm.answers import response_format
-from repair_hf.llm.provider import (
-    THINKING_TOKENS,
-    PassingError,
-    ProviderError,
-    RejectedRequest,
-    check_key,
-    key_names,
-    thinking_room,
-)
-from repair_hf.llm.tokens import content_parts
+from repair_hf.llm.cost import content_parts
+from repair_hf.llm.loading import THINKING_TOKENS, check_key, key_names, thinking_room
+from repair_hf.llm.provider import PassingError, ProviderError, RejectedRequest
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.redaction import use_keys, without_secrets
 from tests.llm.asking import QUESTION as MESSAGES

@@ -89,7 +89,7 @@ def test_a_row_measures_what_evaluate_does_and_a_blend_what_a_blended_model_does
 def test_what_two_methods_ask_is_paid_once(tiny):
     """`repair-i2t` asks a part of what the other one asks; both pay from the study's one ledger."""
     with ledger_in(tiny[0]) as ledger:
-        runs = dict(ledger.database.execute("SELECT name, calls FROM run").fetchall())
+        runs = dict(ledger.database.execute("SELECT run, SUM(calls) FROM call GROUP BY run").fetchall())
     assert runs["tiny/repair-i2t"] > 0 and runs["tiny/repair"] > 0
     calls = rows_of(tiny[0] / "results.parquet").groupby("method")["llm_calls"].first()
     expected = runs["tiny/repair"] + calls["repair-i2t"]

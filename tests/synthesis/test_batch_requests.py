@@ -237,6 +237,6 @@ def test_batches_that_are_out_are_not_asked_again_in_another_way_and_hold_no_key
         refuse_if_waiting(ledger)
         server.batches.delay = 3600
         asyncio.run(submitted(ledger, server.base_url))
-        with pytest.raises(UserError, match="1 submitted batches .* Give --batch"):
+        with pytest.raises(UserError, match="in 1 batches, .* Give --batch"):
             refuse_if_waiting(ledger)
     assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.iterdir())

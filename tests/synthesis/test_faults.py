@@ -18,7 +18,6 @@ from provider_faults import PASSING, REFUSED, UNUSABLE, USABLE
 from provider_server import MODELS, ProviderServer, Question, Wire
 from small_world import World
 
-from repair_hf.llm import limits
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.options import RequestOptions
 from repair_hf.llm.sending import Retries
@@ -103,7 +102,6 @@ def agree(before: list[dict], after: list[dict]) -> None:
     [("openai", 60), ("gemini", 30), pytest.param("openai", 2000, marks=pytest.mark.slow)],
 )
 def test_records_are_as_without_faults(shape, failures, tmp_path, encoder, monkeypatch):
-    monkeypatch.setattr(limits, "FIRST_PAUSE", 0.05)  # after a 429; here they come at random, whatever the pace
     world = World.build(tmp_path / "world", encoder, min(failures // 5, 250), d_i2t=5)
     world = world._replace(failures=concatenate_datasets([world.of(way, failures // 2) for way in ("t2i", "i2t")]))
     quiet = synthesize(world, tmp_path / "quiet", MODELS[shape], provider=oracle.provider())

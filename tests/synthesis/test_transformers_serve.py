@@ -67,10 +67,12 @@ def ask(server, folder: Path, seeds=(0,), model: str | None = None, text: str = 
     how = {"stage": "audit", "direction": "i2t", "schema": Verdict, "temperature": 1.0, "max_tokens": 12}
 
     async def work(chat):
-        asked = (chat.ask([{"role": "user", "content": parts}], seed=seed, attempts=1, **how) for seed in seeds)
+        asked = (chat.ask([{"role": "user", "content": parts}], seed=seed, **how) for seed in seeds)
         return await asyncio.gather(*asked, return_exceptions=True)
 
-    one_by_one = RequestOptions(concurrency=1)  # requests at the same time share the server's random generator
+    one_by_one = RequestOptions(
+        concurrency=1, answer_attempts=1
+    )  # requests at the same time share the server's random generator
     with ledger_in(folder) as ledger:
         chat = ChatModel(f"openai/{model or name}", ledger=ledger, base_url=address, options=one_by_one)
         return asyncio.run(work(chat))

@@ -68,7 +68,7 @@ def _print_estimate(wanted: Any) -> None:
     print_table(("", "LLM calls", "images", "K tokens in", "K out", "dollars"), rows)
     print(
         f"{len(wanted.items):,} items, at most: as if every one passed the audit. Tokens: counted on a sample; images "
-        "by the provider's rule."
+        "by one rule for all models but Gemini's."
     )
     print(costs.whole_price(costs.items_of(stages, llm, editor)))
 

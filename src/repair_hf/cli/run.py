@@ -139,6 +139,7 @@ class _Rounds:
         self.folder = folders.pop()
         self.split = options.split or merged["evaluate"].split
         self.base = merged["mine"].model
+        self.recipe_ledger = merged["synthesize"].ledger
 
     def place(self, number: int, name: str) -> Path:
         """Return the folder of a stage of a round."""
@@ -155,18 +156,18 @@ class _Rounds:
 
     def repair(self, number: int) -> None:
         """Mine with the newest checkpoint, and make records of the new failures."""
-        from repair_hf.llm.ledger_file import find_ledger
-
         failures, records = self.place(number, "mine"), self.place(number, "synthesize")
         self._stage("mine", self._newest(number), failures)
         changes: dict[str, Any] = {"failures": str(failures)}
-        ledger = find_ledger(records)
-        if ledger is None or ledger[0].parent == self.folder.resolve():  # else the recipe has paid by itself
+        if self.recipe_ledger is None:
             changes["ledger"] = str(self.folder)
+            if not self.is_dry:
+                share_payments(records, self.folder)
         if number > 1:
             changes["earlier_rounds"] = self.records(number - 1)
-        if (self.place(number, "train") / "config.yaml").is_file():  # trained on these records, so they stay
-            changes["answer_attempts"] = 1
+        summary, is_trained = records / "summary.json", (self.place(number, "train") / "config.yaml").is_file()
+        if is_trained and summary.is_file() and not read_json(summary, needs=["open"])["open"]:
+            return  # failures without an answer are not asked again: these records have been trained on
         self._stage("synthesize", self._newest(number), records, **changes)
 
     def train(self, number: int) -> None:
@@ -195,6 +196,23 @@ class _Rounds:
         changes |= {"model": model, "output": str(output)}
         options = _read(self.recipe, name, is_dry=self.is_dry)  # anew: a stage may change its options
         perform(name, *(_changed(each, changes) for each in options), dry_run=self.is_dry)
+
+
+def share_payments(records: Path, folder: Path) -> None:
+    """Move what `synthesize` has paid for records by itself into the ledger of all rounds, whose ceilings count it."""
+    from repair_hf.llm.ledger import Ledger
+    from repair_hf.llm.ledger_file import FILE, take_over
+    from repair_hf.synthesis.candidate_files import link_candidates
+
+    own = records.resolve() / FILE
+    if not own.is_file():
+        return
+    with one_writer(records):
+        Ledger(own).close()  # counts what a killed run left
+        with Ledger(folder / FILE, run=records.relative_to(folder).as_posix()) as ledger:
+            take_over(ledger.database, ledger.run, records, moves=True)
+        link_candidates(records, folder)
+        own.unlink()
 
 
 def _read(recipe: Path, name: str, *, is_dry: bool) -> tuple:

@@ -111,8 +111,8 @@ def _basis(*, audited: bool, batch: bool) -> str:
     if not audited:
         repaired = "every failure is repaired, because none is audited"
     return (
-        "Tokens: counted on a sample of your failures; images by the provider's rule. A reasoning model writes "
-        "several times as much (--reasoning-effort).\n"
+        "Tokens: counted on a sample of your failures; images by one rule for all models but Gemini's. A reasoning "
+        "model writes several times as much (--reasoning-effort).\n"
         f"Calls: {repaired}; unusable answers are requested once more.\n"
         "Dollars: list prices" + (", those of the batch API." if batch else ".")
     )

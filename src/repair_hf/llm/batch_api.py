@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from repair_hf.llm.errors import (
     LATER,
     Blocked,
+    Exchange,
     PassingError,
     ProviderError,
     ReportedError,
@@ -21,8 +22,8 @@ from repair_hf.llm.errors import (
     reason_of,
 )
 from repair_hf.llm.ledger import Reply
-from repair_hf.llm.loading import EXCHANGE, Exchange, load_litellm
-from repair_hf.llm.provider import LiteLLM, blocked, find_provider, raise_if_elsewhere, read_reply
+from repair_hf.llm.loading import find_provider, load_litellm
+from repair_hf.llm.provider import EXCHANGE, LiteLLM, blocked, raise_if_elsewhere, read_reply, watch_responses
 from repair_hf.llm.reader import parse_body
 from repair_hf.llm.sending import Retries
 from repair_hf.runtime.options import UserError
@@ -192,6 +193,7 @@ class BatchAPI:
         import openai
         from litellm.llms.base_llm.chat.transformation import BaseLLMException
 
+        watch_responses()
         call = getattr(litellm, name)  # in a thread: the asyncio functions leave connections open
         exchange = Exchange()
         EXCHANGE.set(exchange)

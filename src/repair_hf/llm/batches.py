@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +24,6 @@ from repair_hf.llm.ledger import BudgetSpent, Ledger, Reply, Topic
 from repair_hf.llm.ledger_file import query
 from repair_hf.llm.sending import REJECTIONS, Retries
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.run_folder import RunStopped
 
 logger = logging.getLogger(__name__)
 
@@ -37,25 +35,15 @@ class Deferred(Exception):
     """The answer comes with a batch, in a later run."""
 
 
-class BatchesOpen(RunStopped):
-    """A run ends until a provider has answered its batches; `open` are these, by the folders of their ledgers."""
-
-    def __init__(self, open: Mapping[Path, OpenBatches]) -> None:
-        self.open = dict(open)
-        requests, batches = sum(each.requests for each in open.values()), sum(each.batches for each in open.values())
-        models = " and ".join(sorted({each.model for each in self.open.values()}))
-        super().__init__(
-            f"{requests:,} requests are with {models} in {batches} batches, to be answered within a day. Rerun "
-            "the same command to collect the answers."
-        )
-
-
 class OpenBatches(NamedTuple):
     """Submitted batches of a ledger: model, number of requests and number of batches."""
 
     model: str
     requests: int
     batches: int
+
+    def __str__(self) -> str:
+        return f"{self.requests:,} requests are with {self.model} in {self.batches} batches"
 
 
 class Batches:
@@ -199,17 +187,16 @@ class Batches:
 _GIVE_UP = "To give them up: sqlite3 {} \"DELETE FROM call WHERE state = 'submitted'\"."
 
 
-def open_batches(folders: Iterable[Path]) -> dict[Path, OpenBatches]:
-    """Return the ledgers of some folders that have submitted batches, and what is in them."""
+def open_batches(folder: Path) -> OpenBatches | None:
+    """Return what is in submitted batches of a folder's ledger; None if nothing is."""
     wanted = "SELECT MAX(model), COUNT(*), COUNT(DISTINCT batch_id) FROM call WHERE batch_id IS NOT NULL"
-    found = {folder: OpenBatches(*row) for folder in folders for row in query(folder, wanted)}
-    return {folder: each for folder, each in found.items() if each.requests}
+    return next((OpenBatches(*row) for row in query(folder, wanted) if row[1]), None)
 
 
 def refuse_if_waiting(ledger: Ledger) -> None:
     """Raise an error if a submitted batch is left, before its questions are asked in another way."""
-    if (waiting := open_batches([ledger.folder]).get(ledger.folder)) is not None:
+    if waiting := open_batches(ledger.folder):
         raise UserError(
-            f"{ledger.path}: {waiting.batches} submitted batches are not collected yet, and asking again would pay "
-            f"for them twice. Give --batch to collect them. {_GIVE_UP.format(ledger.path)}"
+            f"{ledger.path}: {waiting}, not collected yet, and asking again would pay for them twice. Give --batch to "
+            f"collect them. {_GIVE_UP.format(ledger.path)}"
         )

@@ -10,9 +10,16 @@ from typing import Any, NamedTuple
 
 logger = logging.getLogger(__name__)
 
-BEYOND = 100  # times the worst case: such a bill is no bill
-
 CALL = "key, state, prompt_tokens, completion_tokens, dollars, answered_by, reply, body"  # columns of `read_call`
+
+
+class Topic(NamedTuple):
+    """The labels of a call's row. `prompts` is the digest of the run's prompts; empty for an image."""
+
+    stage: str
+    direction: str
+    model: str
+    prompts: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,37 +43,6 @@ class Reply:
     answered_by: str
 
 
-def believed(reply: Reply, *, at_most: float) -> Reply:
-    """Return the reply; without its bill, so that its worst case counts, if that is far beyond what it may cost."""
-    if reply.dollars is None or at_most == 0 or reply.dollars <= BEYOND * at_most:
-        return reply
-    return without_usage(reply)
-
-
-def without_usage(reply: Reply) -> Reply:
-    """Return the reply without its impossible usage, so that its worst case counts."""
-    _warn_of_usage(reply.answered_by)
-    return replace(reply, prompt_tokens=0, completion_tokens=0, dollars=None)
-
-
-@cache  # once for each model
-def _warn_of_usage(model: str) -> None:
-    logger.warning("%s reports an impossible usage; such replies count as the most they may cost.", model)
-
-
-class Topic(NamedTuple):
-    """What a call is about: its row's labels.
-
-    Args:
-        prompts: Digest of the prompts of the run; empty for an image.
-    """
-
-    stage: str
-    direction: str
-    model: str
-    prompts: str = ""
-
-
 @dataclass
 class Call:
     """A row of the ledger: `reply` is None until the call is answered or rejected; `body` is not read yet.
@@ -81,13 +57,21 @@ class Call:
     is_new: bool = False
 
 
+def without_usage(reply: Reply) -> Reply:
+    """Return the reply without its impossible usage, so that its worst case counts."""
+    _warn_of_usage(reply.answered_by)
+    return replace(reply, prompt_tokens=0, completion_tokens=0, dollars=None)
+
+
+@cache  # once for each model
+def _warn_of_usage(model: str) -> None:
+    logger.warning("%s reports an impossible usage; such replies count as the most they may cost.", model)
+
+
 def read_call(row: tuple[Any, ...]) -> Call:
     """Return the call of a row with the columns `CALL`."""
-    key, state, prompt_tokens, completion_tokens, dollars, answered_by, packed, body = row
-    if packed is None:
-        return Call(key, state, body=body)
-    text, finish = json.loads(packed)
-    return Call(key, state, Reply(text, finish, prompt_tokens, completion_tokens, dollars, answered_by))
+    key, state, *usage, packed, body = row
+    return Call(key, state, packed and Reply(*json.loads(packed), *usage), body)
 
 
 def packed(reply: Reply) -> str:

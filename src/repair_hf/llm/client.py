@@ -7,8 +7,8 @@ and direction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from functools import cache
+from functools import partial
+from math import ceil
 from typing import Any
 
 from repair_hf.llm.answers import (
@@ -22,18 +22,20 @@ from repair_hf.llm.answers import (
     request_seed,
     response_format,
 )
-from repair_hf.llm.batches import Batches, BatchesOpen, Deferred, open_batches
+from repair_hf.llm.batches import Batches, Deferred, open_batches
 from repair_hf.llm.calls import without_usage
-from repair_hf.llm.cost import Usage, price_per_token
+from repair_hf.llm.cost import Usage, count_tokens, price_per_token, text_parts, text_tokens
 from repair_hf.llm.errors import FailedRequest, ProviderError
 from repair_hf.llm.keys import question_key
 from repair_hf.llm.ledger import Call, Ledger, Reply, Topic
+from repair_hf.llm.loading import thinking_room
 from repair_hf.llm.options import RequestOptions
 from repair_hf.llm.prompts import SHIPPED, Prompts
-from repair_hf.llm.provider import LiteLLM, Provider, thinking_room
+from repair_hf.llm.provider import LiteLLM, Provider
 from repair_hf.llm.sending import Question, Retries, Sender
-from repair_hf.llm.tokens import PromptSize, count_tokens, text_parts, text_tokens
 from repair_hf.runtime.run_folder import RunStopped
+
+MARGIN = 1.1  # of a provider's count of a prompt above ours
 
 __all__ = ["AnswerError", "ChatModel", "Deferred", "ProviderError", "RefusedAnswer", "UnparsedAnswer"]
 
@@ -51,7 +53,7 @@ class ChatModel:
 
     Attributes:
         usage: What was asked and paid in this run, by (stage, direction).
-        attempts: How many attempts at a usable answer this run may make, those of earlier runs included.
+        attempts: How many attempts at a usable answer it makes, those of earlier runs included.
         concurrency: How many requests it sends at once.
 
     Raises:
@@ -72,7 +74,7 @@ class ChatModel:
     ) -> None:
         options = options or RequestOptions()
         self.model, self.ledger, self.batches, self.prompts = model, ledger, batches, prompts
-        self.attempts, self.concurrency = min(options.answer_attempts, ledger.attempts), options.concurrency
+        self.attempts, self.concurrency = options.answer_attempts, options.concurrency
         self._thinking_room = 0 if provider else thinking_room(model, options.reasoning_effort)
         self._reasoning = {"reasoning_effort": options.reasoning_effort} if options.reasoning_effort else {}
         self.usage: dict[tuple[str, str], Usage] = {}
@@ -82,7 +84,7 @@ class ChatModel:
         self._sender = Sender(model, ledger, options, retries, has_price=price is not None)
         self._read_body = getattr(self._provider, "read", None)
         self._unread: set[str] = set()  # keys of answers that came with a batch in this run
-        self._sizes, self._prompt_digest = PromptSize(), prompts.digest()
+        self._prompt_digest = prompts.digest()
 
     async def ask(
         self,
@@ -95,9 +97,8 @@ class ChatModel:
         max_tokens: int = 1024,
         sample: int = 0,
         seed: int = 0,
-        attempts: int | None = None,
     ) -> Schema | str:
-        """Ask a question; while the answer is unusable, ask again: `self.attempts` times in all, or fewer.
+        """Ask a question; while the answer is unusable, ask again: `self.attempts` times in all.
 
         The messages are in the OpenAI chat format. With `schema` the answer is JSON, returned as an instance of this
         pydantic model; without it, a text. The cost is counted by stage and direction, such as `audit` and `i2t`.
@@ -111,14 +112,13 @@ class ChatModel:
         topic = Topic(stage, direction, self.model, prompts=self._prompt_digest)
         sampling = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed, "sample": sample}
         first = request = self._request(messages, schema, sampling)
-        most = min(attempts or self.attempts, self.attempts)
-        for attempt in range(most):
+        for attempt in range(self.attempts):
             key = self._key(messages, schema, sampling, attempt)
             reply, is_new = await self._answer(key, request, topic)
             try:
                 return self._read(schema, reply.text, reply.finish, is_new)
             except UnparsedAnswer as fault:
-                if attempt + 1 == most:
+                if attempt + 1 == self.attempts:
                     raise
                 again = {"seed": request_seed(seed, sample, attempt=attempt + 1)}
                 request = next_attempt(first, request["max_tokens"], reply, fault) | again
@@ -147,12 +147,15 @@ class ChatModel:
         """Submit the questions that wait for a batch, and stop a run in which `waiting` items have no answer yet.
 
         Raises:
-            BatchesOpen: If there are such items; also if another run on this ledger has submitted their questions.
+            RunStopped: If there are such items; also if another run on this ledger has submitted their questions.
         """
         if waiting:
             if self.batches is not None:
                 await self.batches.submit()
-            raise BatchesOpen(open_batches([self.ledger.folder]))
+            raise RunStopped(
+                f"{open_batches(self.ledger.folder)}, to be answered within a day. Rerun the same command to collect "
+                "the answers."
+            )
 
     async def drain(self, seconds: float = 60.0) -> None:
         """Send nothing new, and wait for the answers that are on their way; they are paid for already."""
@@ -181,8 +184,7 @@ class ChatModel:
         if call is not None and call.state == "received":
             call = None  # its body is read, in place of asking
         elif call is None and self.batches is not None:
-            worst = self._worst(request, lambda: count_tokens(self.model, request["messages"]))
-            await self.batches.defer(key, request, topic, worst)
+            await self.batches.defer(key, request, topic, self._worst(request))
             raise Deferred("the answer comes with a batch")
         if call is None:
             call, is_new = await self._ask_provider(key, request, topic)
@@ -195,37 +197,27 @@ class ChatModel:
         return call.reply, is_new
 
     async def _ask_provider(self, key: str, request: dict[str, Any], topic: Topic) -> tuple[Call, bool]:
-        count = cache(lambda: count_tokens(self.model, request["messages"]))
-
         async def send() -> Reply:
-            return self._checked(await self._provider(request), request, count)
+            return self._checked(await self._provider(request), request)
 
-        question = Question(
-            key,
-            topic,
-            send,
-            worst=lambda: self._worst(request, count),
-            tokens=lambda: self._sizes.bound(count()) + request["max_tokens"],
-            read=self._read_body,
-        )
+        question = Question(key, topic, send, partial(self._worst, request), self._read_body)
         try:
             return await self._sender.ask(question)
         except FailedRequest as error:
             raise FailedAnswer(str(error)) from error
 
-    def _checked(self, reply: Reply, request: dict[str, Any], count: Callable[[], int]) -> Reply:
-        """Learn from a bill; one below what its texts alone must have is none."""
+    def _checked(self, reply: Reply, request: dict[str, Any]) -> Reply:
+        """Return the reply; without its bill, if that is below what its texts alone must have."""
         if any(self._price) and reply.dollars is not None and reply.prompt_tokens:
             texts = sum(text_tokens(part["text"]) for part in text_parts(request["messages"]))
             if 2 * reply.prompt_tokens < texts or 2 * reply.completion_tokens < text_tokens(reply.text):
                 return without_usage(reply)
-            self._sizes.learn(count(), reply.prompt_tokens)
         return reply
 
-    def _worst(self, request: dict[str, Any], count: Callable[[], int]) -> float:
+    def _worst(self, request: dict[str, Any]) -> float:
         """Return the most that a request may cost, in dollars."""
         per_token_in, per_token_out = self._price
-        prompt = self._sizes.bound(count()) if any(self._price) else 0
+        prompt = ceil(MARGIN * count_tokens(self.model, request["messages"])) if per_token_in else 0
         return prompt * per_token_in + request["max_tokens"] * per_token_out
 
     def _read(self, schema: type[Schema] | None, text: str, finish: str, is_new: bool) -> Schema | str:
@@ -233,12 +225,8 @@ class ChatModel:
         try:
             answer = read_answer(text, finish, schema)
         except AnswerError as fault:
-            try:
-                if is_new:
-                    self._sender.circuit.note(f"an unusable answer: {fault}")
-            except RunStopped:  # the model may answer better when the run is started again
-                self.ledger.allow_attempts(self.attempts + 1)
-                raise
+            if is_new:
+                self._sender.circuit.note(f"an unusable answer: {fault}")
             raise
         if is_new:
             self._sender.circuit.note(None)

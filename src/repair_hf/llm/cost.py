@@ -1,21 +1,33 @@
-"""List prices in US dollars (from the list that LiteLLM ships), and the usage of a run."""
+"""What a request costs: list prices in US dollars (from the list that LiteLLM ships), tokens, bills, usage of a run.
+
+Texts are counted by a tokenizer of OpenAI's, which differs from others by a few percent, and images by one rule for
+all models but Gemini's, whose count is fixed.
+"""
 
 from __future__ import annotations
 
+import base64
+import io
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, lru_cache
+from math import ceil
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from repair_hf.llm.ledger import Reply
 from repair_hf.llm.ledger_file import FILE, query
 from repair_hf.llm.loading import load_litellm
-from repair_hf.llm.reader import Tokens
+from repair_hf.llm.reader import Reading, Tokens
 from repair_hf.runtime.options import UserError
 
-TOKENS_PER_IMAGE = 1_056  # OpenAI at medium quality and 1024 x 1024
+TOKENS_PER_IMAGE = 1_290  # of an edited image: Gemini 2.5's; Gemini 3 and OpenAI's medium quality take fewer
+IMAGE_TOKENS = {"gemini": 1_120, "world/": 258}  # of an image in a prompt, whatever its size
+LONGEST = 1_568  # pixels of a side; larger images are scaled down
+PER_MESSAGE = 4  # tokens between messages
 
 
 @dataclass
@@ -133,7 +145,7 @@ def price_per_image(model: str) -> float | None:
     Where it lists a price by image and one by token, the larger one counts: the bill may follow either.
     """
     listed = image_prices(model)
-    by_token = tokens_per_image(model) * (listed.get("output_cost_per_image_token") or 0.0)
+    by_token = TOKENS_PER_IMAGE * (listed.get("output_cost_per_image_token") or 0.0)
     return max(listed.get("output_cost_per_image") or 0.0, by_token) or None
 
 
@@ -141,13 +153,6 @@ def image_prices(model: str) -> dict[str, Any]:
     """Return what LiteLLM lists of an image model; empty if nothing."""
     prices = load_litellm().model_cost
     return prices.get(model) or prices.get(model.partition("/")[2], {})
-
-
-def tokens_per_image(model: str) -> int:
-    """Return the tokens of an image at the size that we ask for, by the provider's rule."""
-    if "gemini" in model:
-        return 1_290 if "2.5" in model else 1_120
-    return TOKENS_PER_IMAGE
 
 
 def image_bill(tokens: Tokens | None, model: str) -> float | None:
@@ -168,6 +173,71 @@ def image_bill(tokens: Tokens | None, model: str) -> float | None:
     images_out = tokens.completion if tokens.images_out is None else tokens.images_out
     thinking = (tokens.completion - images_out) * (listed.get("output_cost_per_token") or 0.0)
     return dollars + images_out * per_image + thinking
+
+
+def bill(found: Reading, model: str, *, batch: bool) -> tuple[int, int, float | None]:
+    """Return the tokens in and out, and the dollars; None if the bill is not known."""
+    litellm, tokens, price = load_litellm(), found.tokens, price_per_token(model, batch=batch)
+    if found.cost is not None and (price is None or model in STATED):
+        return (tokens.prompt, tokens.completion, found.cost) if tokens else (0, 0, found.cost)
+    if tokens is None:
+        is_free = found.finish == "content_filter" and not found.is_odd
+        return 0, 0, 0.0 if is_free or (price is not None and not any(price)) else None
+    dollars = None
+    if price is not None and ((tokens.prompt and (tokens.completion or not found.text)) or not any(price)):
+        usage = litellm.Usage(
+            prompt_tokens=tokens.prompt,
+            completion_tokens=tokens.completion,
+            prompt_tokens_details={"cached_tokens": tokens.cached},
+        )
+        if batch:
+            dollars = sum(litellm.cost_calculator.batch_cost_calculator(usage, model))
+        else:  # by the model that was asked for: LiteLLM's own figure uses the name in the response
+            dollars = sum(litellm.cost_per_token(model=model, usage_object=usage))
+    return tokens.prompt, tokens.completion, dollars
+
+
+def count_tokens(model: str, messages: Sequence[Mapping[str, Any]]) -> int:
+    """Count the tokens of all messages, images included."""
+    parts = (part for message in messages for part in content_parts(message))
+    return PER_MESSAGE * len(messages) + sum(_part_tokens(model, part) for part in parts)
+
+
+@lru_cache(1024)
+def text_tokens(text: str) -> int:
+    """Count the tokens of a text; cached, because requests share their rules."""
+    return load_litellm().token_counter(model="", text=text)  # a model's name could make it download a tokenizer
+
+
+def patches(width: int, height: int) -> int:
+    """Count the tokens of an image of this size in pixels as Claude and Qwen-VL do: one for 28 x 28 pixels.
+
+    A model that counts more is noticed by its first bill, see `Ledger`.
+    """
+    scale = min(1.0, LONGEST / max(width, height))
+    return ceil(width * scale / 28) * ceil(height * scale / 28)
+
+
+def _part_tokens(model: str, part: Mapping[str, Any]) -> int:
+    if part["type"] == "text":
+        return text_tokens(part["text"])
+    for name, tokens in IMAGE_TOKENS.items():
+        if name in model.lower():
+            return tokens
+    data = base64.b64decode(part["image_url"]["url"].partition(";base64,")[2])
+    with Image.open(io.BytesIO(data)) as image:  # its pixels are not decoded
+        return patches(*image.size)
+
+
+def content_parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the parts of a message in the OpenAI chat format, whose content may also be a single text."""
+    content = message["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def text_parts(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the texts among the parts of all messages."""
+    return [part for message in messages for part in content_parts(message) if part["type"] == "text"]
 
 
 def paid_in(*folders: Path) -> dict[tuple[str, str], Usage]:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from repair_hf.llm.loading import Exchange, load_litellm
+from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.reader import parse_body
 from repair_hf.runtime.redaction import printable, without_secrets
 from repair_hf.runtime.run_folder import RunStopped
@@ -85,6 +86,20 @@ class UnreadableBody(PassingError):
         text = body.decode("utf-8", "replace") if isinstance(body, bytes) else json.dumps(body)
         start = printable(" ".join(without_secrets(text[:SHOWN]).split()))
         super().__init__(f"{model} sent a body that cannot be read: {start or 'it is empty'}", may_be_billed=True)
+
+
+@dataclass
+class Exchange:
+    """The newest response to a request: its status (0 if none came whole), headers and body."""
+
+    status: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether a whole body came with a status of success."""
+        return 200 <= self.status < 300
 
 
 class ReportedError(Exception):

@@ -1,12 +1,7 @@
-"""The file of a ledger: its tables, how it is opened, and what can be read from it while nobody pays.
-
-`call` has one row per call; `run` has the sums of each run, which triggers keep, so that a ceiling is compared without
-reading all calls.
-"""
+"""The file of a ledger: its table, how it is opened, and what can be read from it while nobody pays."""
 
 from __future__ import annotations
 
-import logging
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -18,8 +13,6 @@ import psutil
 
 from repair_hf.runtime.options import UserError
 
-logger = logging.getLogger(__name__)
-
 FILE = "ledger.sqlite"
 VERSION = 1  # `user_version` of the file
 PATIENCE = 60.0  # seconds to wait while another process writes
@@ -27,23 +20,17 @@ NETWORK_DRIVES = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "l
 
 _TABLES = """
 BEGIN IMMEDIATE;  -- a reader finds all of it or nothing
-CREATE TABLE IF NOT EXISTS run (
-    name TEXT PRIMARY KEY,              -- folder of the run, seen from the ledger's
-    attempts INTEGER NOT NULL,          -- at a usable answer to a question
-    dollars REAL NOT NULL DEFAULT 0,    -- what its calls have cost, or may have cost
-    calls INTEGER NOT NULL DEFAULT 0    -- answers and images, as ceilings count them
-);
 CREATE TABLE IF NOT EXISTS call (
     key TEXT PRIMARY KEY,               -- digest of what was asked
-    run TEXT NOT NULL,
+    run TEXT NOT NULL,                  -- folder of the run, seen from the ledger's
     stage TEXT NOT NULL,
     direction TEXT NOT NULL,
     model TEXT NOT NULL,
     prompts TEXT NOT NULL DEFAULT '',   -- digest of all prompts of the run
-    state TEXT NOT NULL,                -- reserved, answered, lost, rejected, submitted
+    state TEXT NOT NULL,                -- see `ledger`
     worst REAL NOT NULL,                -- the most that it may cost, in dollars
     dollars REAL,                       -- its bill
-    calls INTEGER NOT NULL,             -- 1, or 0 if rejected
+    calls INTEGER NOT NULL,             -- as ceilings count it: 1, or 0 if rejected
     prompt_tokens INTEGER NOT NULL DEFAULT 0,
     completion_tokens INTEGER NOT NULL DEFAULT 0,
     answered_by TEXT NOT NULL DEFAULT '',
@@ -55,19 +42,7 @@ CREATE TABLE IF NOT EXISTS call (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS open_call ON call (owner) WHERE owner IS NOT NULL;
 CREATE INDEX IF NOT EXISTS batch_call ON call (batch_id) WHERE batch_id IS NOT NULL;
-CREATE TRIGGER IF NOT EXISTS call_added AFTER INSERT ON call WHEN NOT NEW.inherited BEGIN
-    UPDATE run SET dollars = dollars + COALESCE(NEW.dollars, NEW.worst), calls = calls + NEW.calls
-    WHERE name = NEW.run;
-END;
-CREATE TRIGGER IF NOT EXISTS call_changed AFTER UPDATE OF dollars, worst, calls ON call WHEN NOT NEW.inherited BEGIN
-    UPDATE run SET calls = calls + NEW.calls - OLD.calls,
-        dollars = dollars + COALESCE(NEW.dollars, NEW.worst) - COALESCE(OLD.dollars, OLD.worst)
-    WHERE name = NEW.run;
-END;
-CREATE TRIGGER IF NOT EXISTS call_removed AFTER DELETE ON call WHEN NOT OLD.inherited BEGIN
-    UPDATE run SET dollars = dollars - COALESCE(OLD.dollars, OLD.worst), calls = calls - OLD.calls
-    WHERE name = OLD.run;
-END;
+CREATE INDEX IF NOT EXISTS bill ON call (run, inherited, dollars, worst, calls);  -- sums read it alone
 PRAGMA user_version = 1;
 COMMIT;
 """
@@ -82,9 +57,12 @@ def connect(path: str | Path) -> sqlite3.Connection:
     path = Path(path)
     if str(path) != ":memory:":
         path.parent.mkdir(parents=True, exist_ok=True)
+    is_empty = path.is_file() and not path.stat().st_size
     database = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
     database.text_factory = lambda text: text.decode("utf-8", "replace")
     try:
+        if is_empty and _log_of(path):
+            raise sqlite3.DatabaseError("it is empty beside its -wal")
         if str(path) != ":memory:":
             # WAL needs memory that processes share, which network drives lack.
             database.execute(f"PRAGMA journal_mode = {'TRUNCATE' if _is_network_drive(path.parent) else 'WAL'}")
@@ -93,10 +71,10 @@ def connect(path: str | Path) -> sqlite3.Connection:
         has_tables = database.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
         if version != VERSION and (version or has_tables):
             raise sqlite3.DatabaseError(f"it is no ledger of version {VERSION}")
-        if has_tables and (fault := database.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+        if has_tables and (fault := database.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
             raise sqlite3.DatabaseError(fault)
         database.executescript(_TABLES)
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter is of SQLite's message
         database.close()
         if isinstance(error, sqlite3.OperationalError) and "malformed" not in str(error):
             raise  # a full disk, or a folder that cannot be written to
@@ -110,22 +88,6 @@ def damaged(path: Path, error: Exception) -> UserError:
     if "locked" in reason:
         return UserError(f"{path} is in use by another process ({reason}). Run the command again later.")
     return UserError(f"{path} is damaged ({reason}). Put back a copy, with its -wal; delete it only to pay anew.")
-
-
-def correct_sums(database: sqlite3.Connection, path: Path) -> None:
-    """Correct sums that disagree with the rows, as after damage: ceilings compare the sums."""
-    with database:
-        database.execute("BEGIN IMMEDIATE")
-        for run, dollars, calls, *kept in database.execute(_SUMS).fetchall():
-            if calls != kept[1] or abs(dollars - kept[0]) > 1e-6 * max(dollars, 1.0):
-                logger.warning("%s: the sums of %s disagree with its calls, and are corrected.", path, run)
-                database.execute("UPDATE run SET dollars = ?, calls = ? WHERE name = ?", (dollars, calls, run))
-
-
-_SUMS = """
-SELECT name, (SELECT TOTAL(COALESCE(call.dollars, worst)) FROM call WHERE run = name AND NOT inherited),
-    (SELECT COALESCE(SUM(call.calls), 0) FROM call WHERE run = name AND NOT inherited), dollars, calls FROM run
-"""
 
 
 def place_of(folder: Path, home: str | None) -> tuple[Path, str]:
@@ -183,8 +145,9 @@ def read_calls(*folders: Path) -> Iterator[dict[str, Any]]:
 
 def paid_by(folders: Iterable[Path]) -> tuple[float, int]:
     """Return dollars and calls of runs, as ceilings count them: without what they took over from others."""
-    rows = [row for folder in folders for row in query(folder, "SELECT dollars, calls FROM run WHERE name = :run")]
-    return sum((row["dollars"] for row in rows), 0.0), sum(row["calls"] for row in rows)
+    wanted = "SELECT TOTAL(COALESCE(dollars, worst)), TOTAL(calls) FROM call WHERE run = :run AND NOT inherited"
+    rows = [row for folder in folders for row in query(folder, wanted)]
+    return sum((row[0] for row in rows), 0.0), int(sum(row[1] for row in rows))
 
 
 def has_payments(folder: str | Path) -> bool:
@@ -193,21 +156,25 @@ def has_payments(folder: str | Path) -> bool:
     return bool(list(query(folder, wanted)))
 
 
-def take_over(database: sqlite3.Connection, run: str, folder: Path) -> Path:
-    """Copy what is in the ledger of another run; it counts as paid there. Return the folder of its images."""
-    columns = (
-        "key, stage, direction, model, prompts, state, worst, dollars, calls, prompt_tokens, completion_tokens, "
-        "answered_by, reply"
-    )
+def take_over(database: sqlite3.Connection, run: str, folder: Path, *, moves: bool = False) -> Path:
+    """Copy the answers in the ledger of another run; they count as paid there. Return the folder of its images.
+
+    If it `moves`, all calls are copied, and count here.
+    """
     found = find_ledger(folder)
     if found is None:
         return folder
     path, _ = found
+    inherited, which = ("inherited", "TRUE") if moves else ("1", "state IN ('answered', 'rejected')")
+    columns = (
+        "key, stage, direction, model, prompts, state, worst, dollars, calls, prompt_tokens, completion_tokens, "
+        "answered_by, reply, body, batch_id"
+    )
     database.execute("ATTACH ? AS other", (str(path),))
     try:
         database.execute(
-            f"INSERT OR IGNORE INTO call ({columns}, run, inherited) SELECT {columns}, ?, 1 FROM other.call "
-            "WHERE state IN ('answered', 'rejected')",
+            f"INSERT OR IGNORE INTO call ({columns}, run, inherited) SELECT {columns}, ?, {inherited} FROM other.call "
+            f"WHERE {which}",
             (run,),
         )
     finally:
@@ -217,20 +184,25 @@ def take_over(database: sqlite3.Connection, run: str, folder: Path) -> Path:
 
 def _connect_to_read(path: Path) -> sqlite3.Connection:
     mode = "mode=ro" if os.access(path.parent, os.W_OK) else "immutable=1"  # readers of a WAL write beside it
-    wal = path.with_name(f"{path.name}-wal")
-    if mode != "mode=ro" and wal.is_file() and wal.stat().st_size:
+    if mode != "mode=ro" and _log_of(path):
         raise UserError(
             f"{path} was not closed, and {path.parent} cannot be written to. Copy both files and read those."
         )
     return sqlite3.connect(f"{path.as_uri()}?{mode}", uri=True, timeout=PATIENCE)
 
 
+def _log_of(path: Path) -> bool:
+    """Return whether a file has a log of SQLite's beside it, with what a run that was killed wrote last."""
+    log = path.with_name(f"{path.name}-wal")
+    return log.is_file() and log.stat().st_size > 0
+
+
 def _knows(path: Path, run: str) -> bool:
     with closing(_connect_to_read(path)) as database:
         try:
             if database.execute("PRAGMA user_version").fetchone()[0] != VERSION:
-                return False  # it is of someone else, or another process is about to create the tables
-            return database.execute("SELECT 1 FROM run WHERE name = ?", (run,)).fetchone() is not None
+                return False  # it is of someone else, or another process is about to create the table
+            return database.execute("SELECT 1 FROM call WHERE run = ? LIMIT 1", (run,)).fetchone() is not None
         except sqlite3.DatabaseError as error:
             if run != "." and "locked" not in str(error):
                 return False  # not ours

@@ -1,17 +1,18 @@
-"""Import LiteLLM late, without network and quietly, and see what goes over its wire. The import takes seconds."""
+"""Import LiteLLM late, without network and quietly, and ask it what a model is. The import takes seconds."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+import re
 from functools import cache
 from types import ModuleType
 from typing import Any
 
-MOST_BYTES = 64 * 2**20  # of a response, decompressed; the largest images of providers take about 30 MB
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.redaction import use_keys
+
+THINKING_TOKENS = 4096  # mostly some hundred suffice; an answer that is cut off gets more
 
 
 def load_litellm() -> ModuleType:
@@ -20,80 +21,75 @@ def load_litellm() -> ModuleType:
     import litellm
 
     litellm.suppress_debug_info = True
-    _watch_responses()
     logger = logging.getLogger("LiteLLM")
     if logger.level == logging.NOTSET:  # the user did not set LITELLM_LOG
         logger.setLevel(logging.ERROR)  # its warnings about a model come with every request
     return litellm
 
 
-@dataclass
-class Exchange:
-    """The newest response to a request: its status (0 if none came whole), headers and body."""
+def find_provider(model: str) -> tuple[str, str]:
+    """Return the model's name at its provider, and the provider.
 
-    status: int = 0
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
+    Raises:
+        UserError: If the model id names no provider that LiteLLM knows.
+    """
+    litellm = load_litellm()
+    try:
+        name, provider, _, _ = litellm.get_llm_provider(model)
+    except litellm.BadRequestError as error:
+        raise UserError(
+            f"{model!r} names no provider. Write it as provider/model, or as openai/NAME with the base URL of a "
+            "compatible server."
+        ) from error
+    return name, provider
 
-    @property
-    def is_answer(self) -> bool:
-        """Whether a whole body came with a status of success."""
-        return 200 <= self.status < 300
+
+def check_key(model: str, base_url: str | None) -> None:
+    """Check that a key of the model's provider is set, where it needs one.
+
+    Raises:
+        UserError: If none is set, or each is empty or holds a line break.
+    """
+    litellm = load_litellm()
+    missing = litellm.validate_environment(model, api_base=base_url)["missing_keys"]
+    named = sorted(name for name in missing if name.endswith("_API_KEY"))
+    found = key_names(model)
+    use_keys(found)
+    if named == sorted(missing) and named and not found and litellm.api_key is None:
+        raise UserError(f"No API key for {model}: set {' or '.join(named)} (any value for your own server).")
+    if found and not any(os.environ[name].isprintable() and os.environ[name].strip() for name in found):
+        raise UserError(f"{found[0]} is empty or holds a line break, so {model} cannot be asked; set it anew.")
 
 
-EXCHANGE: ContextVar[Exchange | None] = ContextVar("exchange", default=None)  # of the request of this task
-KEEP: ContextVar[Callable[[bytes], None] | None] = ContextVar("keep", default=None)  # writes a body down at once
+def key_names(model: str) -> list[str]:
+    """Return the environment variables that hold a key of the model's provider."""
+    _, provider = find_provider(model)
+    named = load_litellm().validate_environment(model)["missing_keys"]
+    # LiteLLM reads more variables than it names, such as TOGETHER_API_KEY.
+    begins = (provider[:5].upper(), *(name[:5] for name in named), *_KEYS_BEGIN.get(provider, ()))
+    return sorted(name for name in os.environ if name.startswith(begins) and re.search("KEY|TOKEN", name))
+
+
+_KEYS_BEGIN = {"gemini": ("GOOGLE_",), "huggingface": ("HF_",), "bedrock": ("AWS_",)}
+
+
+def thinking_room(model: str, reasoning_effort: str | None) -> int:
+    """Return how many tokens to add to `max_tokens`, because a reasoning model counts its thoughts towards it."""
+    litellm = load_litellm()
+    if not litellm.supports_reasoning(model):
+        return 0
+    if reasoning_effort != "none":
+        return THINKING_TOKENS
+    params = mapped(model, "none")
+    # Some models cannot turn reasoning off, and LiteLLM drops the parameter for some of these.
+    is_off = params.get("reasoning_effort") == "none" or params.get("thinkingConfig", {}).get("thinkingBudget") == 0
+    return 0 if is_off else THINKING_TOKENS
 
 
 @cache
-def _watch_responses() -> None:
-    """Let no response of a provider fill the memory or lead elsewhere, and keep its body before LiteLLM reads it.
-
-    LiteLLM has no limit, takes a transport only for some providers, and loses the bodies that it cannot read.
-    """
-    import httpx
-    from litellm.llms.custom_httpx.aiohttp_transport import LiteLLMAiohttpTransport
-
-    send = LiteLLMAiohttpTransport.handle_async_request
-
-    async def send_and_read(self: LiteLLMAiohttpTransport, request: httpx.Request) -> httpx.Response:
-        response, body = await send(self, request), bytearray()
-        async for part in response.aiter_bytes():
-            body += part
-            if len(body) > MOST_BYTES:
-                await response.aclose()
-                raise httpx.ReadError(f"the response is larger than {MOST_BYTES >> 20} MiB", request=request)
-        headers = [pair for pair in response.headers.multi_items() if pair[0] not in _OF_THE_WIRE]
-        whole = httpx.Response(response.status_code, headers=headers, content=bytes(body), request=request)
-        _stay(whole, request)
-        exchange, keep = EXCHANGE.get(), KEEP.get()
-        if exchange is not None:
-            exchange.status, exchange.headers, exchange.body = whole.status_code, whole.headers, whole.content
-            if keep is not None and exchange.is_answer:
-                keep(whole.content)
-        return whole
-
-    LiteLLMAiohttpTransport.handle_async_request = send_and_read  # type: ignore[method-assign]
-    send_in_thread = httpx.HTTPTransport.handle_request
-
-    def send_and_stay(self: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
-        response, exchange = send_in_thread(self, request), EXCHANGE.get()
-        if exchange is not None:  # a batch; others may use httpx for something else
-            _stay(response, request)
-            exchange.status, exchange.headers = response.status_code, response.headers
-        return response
-
-    httpx.HTTPTransport.handle_request = send_and_stay  # type: ignore[method-assign]
-
-
-def _stay(response: Any, request: Any) -> None:
-    """Follow no redirect to another host: keys and pictures would go along."""
-    if response.has_redirect_location:
-        here, there = request.url, request.url.join(response.headers["location"])
-        is_upgrade = here.scheme == "http" and there.scheme == "https" and here.host == there.host
-        if (here.scheme, here.host, here.port) != (there.scheme, there.host, there.port) and not is_upgrade:
-            response.headers[ELSEWHERE] = response.headers.pop("location")
-
-
-ELSEWHERE = "x-not-followed"
-_OF_THE_WIRE = ("content-encoding", "content-length", "transfer-encoding")  # no longer true of the body
+def mapped(model: str, reasoning_effort: str) -> dict[str, Any]:
+    """Return what LiteLLM makes of an effort for this model."""
+    name, provider = find_provider(model)
+    return load_litellm().utils.get_optional_params(
+        model=name, custom_llm_provider=provider, reasoning_effort=reasoning_effort, drop_params=True
+    )

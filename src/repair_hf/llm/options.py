@@ -18,12 +18,6 @@ class RequestOptions(Bounded):
         main=True,
     )
     concurrency: int = opt(16, "LLM requests to send at once.", least=1, neutral=True)
-    requests_per_minute: int | None = opt(
-        None, "Your provider's limit of requests. Default: none.", least=1, neutral=True
-    )
-    tokens_per_minute: int | None = opt(
-        None, "Your provider's limit of tokens, in and out. Default: none.", least=1, neutral=True
-    )
     timeout: float = opt(
         300.0,
         "Seconds to wait for an answer or image; a request that times out counts at its highest price.",
@@ -38,8 +32,8 @@ class RequestOptions(Bounded):
         neutral=True,
     )
     answer_attempts: int = opt(
-        3,
-        "Attempts per question until an answer is usable: up to two in the first run, one per later run.",
+        2,
+        "Attempts per question until an answer is usable, those of earlier runs included.",
         least=1,
         neutral=True,
     )

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import re
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
 
 from repair_hf.llm.calls import without_usage
-from repair_hf.llm.cost import STATED, price_per_token
+from repair_hf.llm.cost import STATED, bill, price_per_token
 from repair_hf.llm.errors import (
     Blocked,
+    Exchange,
     PassingError,
     ProviderError,
     RejectedRequest,
@@ -26,9 +26,8 @@ from repair_hf.llm.errors import (
     as_error,
 )
 from repair_hf.llm.ledger import Reply
-from repair_hf.llm.loading import ELSEWHERE, EXCHANGE, Exchange, load_litellm
+from repair_hf.llm.loading import find_provider, key_names, load_litellm, mapped
 from repair_hf.llm.reader import Reading, parse_body, read_body
-from repair_hf.runtime.options import UserError
 from repair_hf.runtime.redaction import holds_key, printable, use_keys, without_secrets
 
 __all__ = ["LiteLLM", "PassingError", "Provider", "ProviderError", "RejectedRequest", "Reply"]
@@ -39,12 +38,16 @@ logger = logging.getLogger(__name__)
 _TAKE_ANY_SCHEMA = ("hosted_vllm", "ollama", "ollama_chat")
 
 LEAKED_KEY = "leaked_key"  # in place of why the model stopped: the answer held an API key, and was not kept
-THINKING_TOKENS = 4096  # mostly some hundred suffice; an answer that is cut off gets more
 PLAIN_AFTER = 2  # answers of 5xx to a schema: some servers do not say that they reject it
+MOST_BYTES = 64 * 2**20  # of a response, decompressed; the largest images of providers take about 30 MB
 MARGIN = 1.0  # seconds that LiteLLM's own time-outs get, which know whether a connection was made
 
 # Answers a request in the OpenAI chat format: LiteLLM below, or the toy world's oracle.
 Provider = Callable[[Mapping[str, Any]], Awaitable[Reply]]
+
+
+EXCHANGE: ContextVar[Exchange | None] = ContextVar("exchange", default=None)  # of the request of this task
+KEEP: ContextVar[Callable[[bytes], None] | None] = ContextVar("keep", default=None)  # writes a body down at once
 
 
 class LiteLLM:
@@ -68,21 +71,16 @@ class LiteLLM:
     async def __call__(self, request: Mapping[str, Any]) -> Reply:
         if not self._may_try_schema or "response_format" not in request:
             return await self._send(self.fitted(request))
-        is_plain, self._faults = self._faults == PLAIN_AFTER, 0 if self._faults == PLAIN_AFTER else self._faults
         try:
-            if is_plain:
-                reply = await self._send(self.fitted(request))
-            else:
-                reply, self._form = await self._send(request), "schema"
-        except RejectedRequest:
-            if is_plain:
-                raise
-            reply, is_plain = await self._send(self.fitted(request)), True
-        except PassingError as error:
-            self._faults += error.is_server_fault and not is_plain
-            raise
-        if is_plain and self._may_try_schema:  # of several requests at once the first one says so
-            logger.info("%s rejects structured output; requests are sent without it.", request["model"])
+            reply, self._form = await self._send(request), "schema"
+        except (RejectedRequest, PassingError) as error:
+            if isinstance(error, PassingError):
+                self._faults += error.is_server_fault
+                if not error.is_server_fault or self._faults < PLAIN_AFTER:
+                    raise
+            reply = await self._send(self.fitted(request))
+            if self._may_try_schema:  # of several requests at once the first one says so
+                logger.info("%s rejects structured output; requests are sent without it.", request["model"])
         self._may_try_schema = False
         return reply
 
@@ -90,7 +88,7 @@ class LiteLLM:
         litellm = load_litellm()
         model: str = fitted["model"]
         effort = fitted.get("reasoning_effort")
-        if effort and _mapped(model, effort).get("thinking", {}).get("type") in ("enabled", "adaptive"):
+        if effort and mapped(model, effort).get("thinking", {}).get("type") in ("enabled", "adaptive"):
             fitted = {**fitted, "temperature": None}  # a Claude that thinks rejects any but its own
         call = litellm.acompletion(
             **fitted,
@@ -139,6 +137,7 @@ async def response_of(call: Awaitable[Any], model: str, seconds: float) -> tuple
     """
     import openai  # LiteLLM raises its exceptions
 
+    watch_responses()
     exchange = Exchange()
     before = EXCHANGE.set(exchange)
     try:
@@ -157,6 +156,60 @@ async def response_of(call: Awaitable[Any], model: str, seconds: float) -> tuple
         EXCHANGE.reset(before)
 
 
+@cache
+def watch_responses() -> None:
+    """Let no response of a provider fill the memory or lead elsewhere, and keep its body before LiteLLM reads it.
+
+    LiteLLM has no limit, takes a transport only for some providers, and loses the bodies that it cannot read.
+    """
+    import httpx
+    from litellm.llms.custom_httpx.aiohttp_transport import LiteLLMAiohttpTransport
+
+    send = LiteLLMAiohttpTransport.handle_async_request
+
+    async def send_and_read(self: LiteLLMAiohttpTransport, request: httpx.Request) -> httpx.Response:
+        response, body = await send(self, request), bytearray()
+        async for part in response.aiter_bytes():
+            body += part
+            if len(body) > MOST_BYTES:
+                await response.aclose()
+                raise httpx.ReadError(f"the response is larger than {MOST_BYTES >> 20} MiB", request=request)
+        headers = [pair for pair in response.headers.multi_items() if pair[0] not in _OF_THE_WIRE]
+        whole = httpx.Response(response.status_code, headers=headers, content=bytes(body), request=request)
+        _stay(whole, request)
+        exchange, keep = EXCHANGE.get(), KEEP.get()
+        if exchange is not None:
+            exchange.status, exchange.headers, exchange.body = whole.status_code, whole.headers, whole.content
+            if keep is not None and exchange.is_answer:
+                keep(whole.content)
+        return whole
+
+    LiteLLMAiohttpTransport.handle_async_request = send_and_read  # type: ignore[method-assign]
+    send_in_thread = httpx.HTTPTransport.handle_request
+
+    def send_and_stay(self: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
+        response, exchange = send_in_thread(self, request), EXCHANGE.get()
+        if exchange is not None:  # a batch; others may use httpx for something else
+            _stay(response, request)
+            exchange.status, exchange.headers = response.status_code, response.headers
+        return response
+
+    httpx.HTTPTransport.handle_request = send_and_stay  # type: ignore[method-assign]
+
+
+def _stay(response: Any, request: Any) -> None:
+    """Follow no redirect to another host: keys and pictures would go along."""
+    if response.has_redirect_location:
+        here, there = request.url, request.url.join(response.headers["location"])
+        is_upgrade = here.scheme == "http" and there.scheme == "https" and here.host == there.host
+        if (here.scheme, here.host, here.port) != (there.scheme, there.host, there.port) and not is_upgrade:
+            response.headers[ELSEWHERE] = response.headers.pop("location")
+
+
+ELSEWHERE = "x-not-followed"
+_OF_THE_WIRE = ("content-encoding", "content-length", "transfer-encoding")  # no longer true of the body
+
+
 def raise_if_elsewhere(exchange: Exchange, model: str) -> None:
     """Raise an error if the response is a redirect to another host."""
     if ELSEWHERE in exchange.headers:
@@ -164,74 +217,6 @@ def raise_if_elsewhere(exchange: Exchange, model: str) -> None:
             f"{model} answers with a redirect to another host, which is not followed: "
             f"{printable(without_secrets(exchange.headers[ELSEWHERE]))}. Give its address as base URL if you trust it."
         ) from None
-
-
-def find_provider(model: str) -> tuple[str, str]:
-    """Return the model's name at its provider, and the provider.
-
-    Raises:
-        UserError: If the model id names no provider that LiteLLM knows.
-    """
-    litellm = load_litellm()
-    try:
-        name, provider, _, _ = litellm.get_llm_provider(model)
-    except litellm.BadRequestError as error:
-        raise UserError(
-            f"{model!r} names no provider. Write it as provider/model, or as openai/NAME with the base URL of a "
-            "compatible server."
-        ) from error
-    return name, provider
-
-
-def check_key(model: str, base_url: str | None) -> None:
-    """Check that a key of the model's provider is set, where it needs one.
-
-    Raises:
-        UserError: If none is set, or each is empty or holds a line break.
-    """
-    litellm = load_litellm()
-    missing = litellm.validate_environment(model, api_base=base_url)["missing_keys"]
-    named = sorted(name for name in missing if name.endswith("_API_KEY"))
-    found = key_names(model)
-    use_keys(found)
-    if named == sorted(missing) and named and not found and litellm.api_key is None:
-        raise UserError(f"No API key for {model}: set {' or '.join(named)} (any value for your own server).")
-    if found and not any(os.environ[name].isprintable() and os.environ[name].strip() for name in found):
-        raise UserError(f"{found[0]} is empty or holds a line break, so {model} cannot be asked; set it anew.")
-
-
-def key_names(model: str) -> list[str]:
-    """Return the environment variables that hold a key of the model's provider."""
-    _, provider = find_provider(model)
-    named = load_litellm().validate_environment(model)["missing_keys"]
-    # LiteLLM reads more variables than it names, such as TOGETHER_API_KEY.
-    begins = (provider[:5].upper(), *(name[:5] for name in named), *_KEYS_BEGIN.get(provider, ()))
-    return sorted(name for name in os.environ if name.startswith(begins) and re.search("KEY|TOKEN", name))
-
-
-_KEYS_BEGIN = {"gemini": ("GOOGLE_",), "huggingface": ("HF_",), "bedrock": ("AWS_",)}
-
-
-def thinking_room(model: str, reasoning_effort: str | None) -> int:
-    """Return how many tokens to add to `max_tokens`, because a reasoning model counts its thoughts towards it."""
-    litellm = load_litellm()
-    if not litellm.supports_reasoning(model):
-        return 0
-    if reasoning_effort != "none":
-        return THINKING_TOKENS
-    params = _mapped(model, "none")
-    # Some models cannot turn reasoning off, and LiteLLM drops the parameter for some of these.
-    is_off = params.get("reasoning_effort") == "none" or params.get("thinkingConfig", {}).get("thinkingBudget") == 0
-    return 0 if is_off else THINKING_TOKENS
-
-
-@cache
-def _mapped(model: str, reasoning_effort: str) -> dict[str, Any]:
-    """Return what LiteLLM makes of an effort for this model."""
-    name, provider = find_provider(model)
-    return load_litellm().utils.get_optional_params(
-        model=name, custom_llm_provider=provider, reasoning_effort=reasoning_effort, drop_params=True
-    )
 
 
 def _answer_form(litellm: Any, model: str, name: str, provider: str) -> Literal["schema", "object", "free"]:
@@ -256,7 +241,7 @@ def read_reply(value: Any, model: str, response: Any = None, *, batch: bool = Fa
         raise UnreadableBody(model, value)
     raise_error_in(found, model)
     text, finish = found.text, found.finish
-    reply = Reply(text, finish, *_bill(found, model, batch=batch), without_secrets(found.model or model))
+    reply = Reply(text, finish, *bill(found, model, batch=batch), without_secrets(found.model or model))
     if found.is_odd:
         reply = without_usage(replace(reply, answered_by=model))
     if holds_key(text) or holds_key(finish):
@@ -273,25 +258,3 @@ def raise_error_in(found: Reading, model: str) -> None:
         if isinstance(error, PassingError):
             error.may_be_billed = bool(found.tokens and found.tokens.completion) or found.is_odd
         raise error
-
-
-def _bill(found: Reading, model: str, *, batch: bool) -> tuple[int, int, float | None]:
-    """Return the tokens in and out, and the dollars; None if the bill is not known."""
-    litellm, tokens, price = load_litellm(), found.tokens, price_per_token(model, batch=batch)
-    if found.cost is not None and (price is None or model in STATED):
-        return (tokens.prompt, tokens.completion, found.cost) if tokens else (0, 0, found.cost)
-    if tokens is None:
-        is_free = found.finish == "content_filter" and not found.is_odd
-        return 0, 0, 0.0 if is_free or (price is not None and not any(price)) else None
-    dollars = None
-    if price is not None and ((tokens.prompt and (tokens.completion or not found.text)) or not any(price)):
-        usage = litellm.Usage(
-            prompt_tokens=tokens.prompt,
-            completion_tokens=tokens.completion,
-            prompt_tokens_details={"cached_tokens": tokens.cached},
-        )
-        if batch:
-            dollars = sum(litellm.cost_calculator.batch_cost_calculator(usage, model))
-        else:  # by the model that was asked for: LiteLLM's own figure uses the name in the response
-            dollars = sum(litellm.cost_per_token(model=model, usage_object=usage))
-    return tokens.prompt, tokens.completion, dollars

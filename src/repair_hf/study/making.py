@@ -184,7 +184,7 @@ class MakerContext:
         """Process captions concurrently; return the results by row, in order, without what is useless or unreadable.
 
         Raises:
-            BatchesOpen: If answers will come with a batch; what does not need them is done.
+            RunStopped: If answers will come with a batch; what does not need them is done.
         """
         found: dict[int, T] = {}
         waiting: list[int] = []

@@ -14,7 +14,6 @@ from typing import Any
 from pydantic import BaseModel, create_model
 
 from repair_hf.llm.client import AnswerError, ChatModel
-from repair_hf.llm.ledger import FIRST_ATTEMPTS
 
 MAX_TOKENS = 1024
 MORE_TOKENS = 128  # for each further caption of a group
@@ -62,7 +61,6 @@ async def audit_group(chat: ChatModel, *, q: str, gt: str, fps: Sequence[str]) -
             direction="i2t",
             schema=group_verdict(len(fps)),
             max_tokens=MAX_TOKENS + MORE_TOKENS * (len(fps) - 1),
-            attempts=FIRST_ATTEMPTS,  # then the captions are audited alone, which later runs need not pay for again
         )
     except AnswerError:
         return None

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 from tqdm.auto import tqdm
 
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.cost import StageCost, Usage, add_up
+from repair_hf.llm.cost import StageCost, Usage, add_up, count_tokens, text_tokens
 from repair_hf.llm.ledger import Ledger, Reply
 from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.llm.provider import Provider
-from repair_hf.llm.tokens import count_tokens, text_tokens
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import DIRECTIONS
 from repair_hf.synthesis.options import RepairOptions

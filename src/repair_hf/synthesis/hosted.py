@@ -19,11 +19,10 @@ from repair_hf.llm.calls import without_usage
 from repair_hf.llm.cost import image_bill, image_prices, price_per_image
 from repair_hf.llm.errors import Blocked, ProviderError, UnreadableBody
 from repair_hf.llm.ledger import Ledger, Reply
-from repair_hf.llm.limits import Limits
-from repair_hf.llm.loading import load_litellm
+from repair_hf.llm.loading import find_provider, key_names, load_litellm
 from repair_hf.llm.options import RequestOptions
 from repair_hf.llm.prompts import SHIPPED, Prompts, draws
-from repair_hf.llm.provider import find_provider, key_names, raise_error_in, response_of
+from repair_hf.llm.provider import raise_error_in, response_of
 from repair_hf.llm.reader import Tokens, parse_body, read_body
 from repair_hf.llm.sending import Retries, Sender
 from repair_hf.runtime.options import UserError
@@ -70,17 +69,15 @@ class HostedEditor:
         self.model, self.base_url, self.size = model, base_url, size
         self.id, self.prompts = f"{model}?size={size}{prompts.mark}", prompts
         self.options, self._retries = options or RequestOptions(concurrency=CONCURRENCY), retries
-        self._limits = Limits.of(self.options)
-        self._highest_bill = 0.0  # of the bills so far
 
     def sender(self, ledger: Ledger) -> Sender:
         """Return what sends the requests of a run; see `Sender` for errors."""
         has_price = bool(self.price_bound)
-        return Sender(self.model, ledger, self.options, self._retries, self._limits, has_price=has_price)
+        return Sender(self.model, ledger, self.options, self._retries, has_price=has_price)
 
     def worst_case(self) -> float:
         """The most dollars that an image may cost."""
-        return max(self.price_bound, self._highest_bill)
+        return self.price_bound
 
     async def request(self, source: bytes, instruction: str) -> Callable[[], Awaitable[Reply]]:
         """Prepare a request for one edited image, or for a new one (`Drawing`); call the result to send it.
@@ -111,11 +108,9 @@ class HostedEditor:
         call = litellm.aimage_edit(image=image, **request) if image else litellm.aimage_generation(**request)
         try:
             response, body = await response_of(call, self.model, self.options.timeout)
-            reply = _reply(parse_body(body) or body, self.model, response)
+            return _reply(parse_body(body) or body, self.model, response)
         except Blocked as error:
             return Reply("", f"content_filter: {error}", 0, 0, 0.0, self.model)
-        self._highest_bill = max(self._highest_bill, reply.dollars or 0.0)
-        return reply
 
     async def read(self, body: bytes) -> Reply:
         """Read a body that a killed process has received."""

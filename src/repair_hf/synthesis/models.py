@@ -149,7 +149,7 @@ def open_editor(options: EditorOptions, llm: LLMOptions) -> ImageEditor | Hosted
         from repair_hf.synthesis.hosted import CONCURRENCY, HostedEditor
 
         # its provider is another one
-        apart = replace(llm, concurrency=CONCURRENCY, requests_per_minute=None, tokens_per_minute=None)
+        apart = replace(llm, concurrency=CONCURRENCY)
         return HostedEditor(
             name,
             base_url=options.editor_base_url,
@@ -179,7 +179,7 @@ def _state_price(place: Place, name: str, price: list[float] | None) -> None:
 
 def _check_key(place: Place, name: str, base_url: str | None) -> None:
     if place == "litellm":
-        from repair_hf.llm.provider import check_key
+        from repair_hf.llm.loading import check_key
 
         check_key(name, base_url)
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from repair_hf.llm.ledger import FIRST_ATTEMPTS
 from repair_hf.records.columns import REASONS
 from repair_hf.records.dataset import load_dropped
 from repair_hf.runtime.run_folder import RunStopped
@@ -36,11 +35,11 @@ def dropped_by_reason(summary: Mapping[str, Any]) -> Counter[str]:
 
 
 def unanswered(folder: Path, summary: Mapping[str, Any], most: int) -> Counter[str]:
-    """Count, by reason, the failures without an answer or image that may be asked about again: `most` times in all."""
-    if summary.get("attempts", FIRST_ATTEMPTS) >= most:
-        return Counter()
+    """Count, by reason, the failures that may be asked about again: without an answer, or with fewer than `most`."""
     dropped = dropped_by_reason(summary)
-    found = Counter({reason: dropped[reason] for reason in ("llm_unparsed", "llm_failed")})
+    found = Counter({"llm_failed": dropped["llm_failed"]})
+    if summary["attempts"] < most:
+        found["llm_unparsed"] = dropped["llm_unparsed"]
     if dropped["editor_failed"]:
         found["editor_failed"] = load_dropped(folder)["detail"][:].count(UNREACHED)
     return found

@@ -37,7 +37,7 @@ from repair_hf.synthesis.models import (
     prompts_of,
 )
 from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesizeOptions
-from repair_hf.synthesis.outcome import can_add, require_records, unanswered
+from repair_hf.synthesis.outcome import can_add, require_records
 from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.rounds import earlier_rounds, leave_out, names_in
@@ -45,7 +45,7 @@ from repair_hf.synthesis.sources import SourceImages
 
 SPACE = 4 * 2**20  # bytes that a run needs at least: some thousand answers
 IN_MEMORY = "in memory"
-NEEDS = ("directions", "open", "llm", "images", "paid", "seconds")  # keys of a summary
+NEEDS = ("directions", "open", "llm", "attempts", "images", "paid", "seconds")  # keys of a summary
 
 
 class View(Protocol):
@@ -191,13 +191,12 @@ class Synthesis:
             UserError, RunStopped: As `synthesize`.
         """
         stop: BaseException | None = None
-        summary, most, place = self.stage.summary, self.llm.answer_attempts, self.stage.folder
+        summary, place = self.stage.summary, self.stage.folder
         assert place is not None, "records are written"
         if summary is not None and self.is_done:
             return summary
         check_models(self.llm, self.editor)
         check_paid(place, (summary or {}).get("paid", ()))
-        asks_again = summary is not None and not summary["open"] and unanswered(place, summary, most).total() > 0
         processes().gather(None)  # all have read the summary, which the first one removes now
 
         def repair(_: Any) -> dict[str, Any]:
@@ -206,8 +205,6 @@ class Synthesis:
                 naming_full_disk(place, lambda: _space_needed(place, self.options.candidates)),
                 open_ledger(self.llm, place) as ledger,
             ):
-                if summary is not None and asks_again:
-                    ledger.allow_attempts(summary.get("attempts", ledger.attempts) + 1)
                 found, stop = _repair(place, self, ledger, watch)
                 return found
 
@@ -228,7 +225,7 @@ def _reuse(folder: str | Path) -> str:
 
 
 def _check_sources(folders: Sequence[Path]) -> None:
-    for folder in open_batches(folders):
+    for folder in filter(open_batches, folders):
         raise UserError(
             f"`answers_from` names {folder}, whose batches are not collected yet; they would be paid again. "
             "Rerun its command first."
