@@ -18,9 +18,9 @@ from repair_hf.runtime.options import UserError
 
 
 def admit_images(rows: Dataset, source: str | Path, columns: Sequence[str]) -> Dataset:
-    """Check that images stand in `columns` alone, lie in the data's own folder if they are not in the dataset, and open.
+    """Check that images stand in `columns` alone, and lie in the data's own folder if they are not in the dataset.
 
-    Nothing is decoded. Absent images are no error.
+    They must open, and none is decoded. Absent images are no error.
 
     Raises:
         UserError: If another column would open files, or an image cannot be used.

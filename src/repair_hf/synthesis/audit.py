@@ -37,7 +37,7 @@ class Verdict(BaseModel):
 
 
 async def audit(chat: ChatModel, direction: str, *, q: str, gt: str, fp: str) -> Verdict:
-    """Audit one failure. `q`, `gt` and `fp` are captions, or images as data URLs."""
+    """Audit one failure. `q`, `gt` and `fp` are captions, or images (`ImageURL`)."""
     if direction == "i2t":
         messages = chat.prompts.chat("audit_i2t", query_image=q, ground_truth_caption=gt, false_positive_caption=fp)
     else:

@@ -118,13 +118,20 @@ class Candidates:
         return await asyncio.shield(self._edits[name])
 
     def why_none(self, fp: int, instruction: str) -> str:
-        """Say why an edit has no candidates: the editor made none, or could not be reached (`UNREACHED`)."""
+        """Say why an edit has no candidates: what the editor gave, or that it was not reached (`UNREACHED`)."""
         paths = self._paths(fp, instruction)
         if self._missing(paths):
             return UNREACHED
-        calls = [] if self._sender is None else [self.ledger.find(path.stem) for path in paths]
-        words = {call.reply.finish for call in calls if call and call.reply and call.state == "answered"}
-        return f"no candidate could be made: {'; '.join(sorted(words))}" if words else "no candidate could be made"
+        reasons = {reason for path in paths if (reason := self._why_none(path))}
+        return f"no candidate could be made: {'; '.join(sorted(reasons))}" if reasons else "no candidate could be made"
+
+    def _why_none(self, path: Path) -> str:
+        if self._sender is None:
+            return refusal_file(path).read_text(encoding="utf-8").strip()
+        call = self.ledger.find(path.stem)
+        if call is None or call.reply is None:
+            return ""
+        return call.reply.text if call.state == "rejected" else call.reply.finish
 
     def _paths(self, fp: int, instruction: str) -> list[Path]:
         """Return the files of the candidates of an edit."""

@@ -36,7 +36,7 @@ async def edit_caption(
     seed: int,
     image: str | None = None,
 ) -> list[str | None]:
-    """Ask for edits of a false-positive caption; `image` is the query image as a data URL, to show to the LLM.
+    """Ask for edits of a false-positive caption; `image` is the query image, to show to the LLM.
 
     Raises:
         AnswerError: If no answer is usable; the error of the first one.

@@ -145,7 +145,7 @@ class ContrastSet:
         """Check keys and ids of the models before anything is loaded."""
         check_llm(self.llm)
         if self.has_editor:
-            check_editor(self.editor)
+            check_editor(self.editor, self.llm)
 
     def run(self) -> dict[str, Any]:
         """Make the set, and return its summary; a finished one is left as it is.

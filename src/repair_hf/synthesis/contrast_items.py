@@ -132,7 +132,7 @@ class ItemMaker:
             await self._audit(self.sources.url(item.image), change.answer, text, "edit_false", "edit_too_similar")
 
     async def _edit(self, images: Candidates, item: Item, changed: str) -> str:
-        """Edit the picture to fit the changed caption; return it as a data URL."""
+        """Edit the picture to fit the changed caption; return it for a question."""
         instruction = fit_instruction(changed)
         (item.edited,) = await images.make(item.image, instruction)
         if item.edited is None:
@@ -141,7 +141,7 @@ class ItemMaker:
         before = await asyncio.to_thread(lambda: pixels_of(self.sources.picture(item.image)))
         if pixels_of(open_picture(data)) == before:
             raise Unusable("no_op", "the editor changed nothing")
-        return await asyncio.to_thread(image_url, data, self.sources.longest_side)
+        return image_url(data, self.sources.longest_side)
 
     async def _audit(self, url: str, own: str, other: str, if_own_is_false: str, if_other_is_true: str) -> None:
         """Check that of two captions the first is true of a picture, and the second false."""

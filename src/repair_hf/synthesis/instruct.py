@@ -50,7 +50,7 @@ class RequiredCaptionInstruction(CaptionInstruction):
 
 
 async def instruct(chat: ChatModel, direction: str, *, q: str, fp: str) -> tuple[str | None, list[str]]:
-    """Ask for the edit instruction of one failure. `q` and `fp` are captions, or images as data URLs.
+    """Ask for the edit instruction of one failure. `q` and `fp` are captions, or images (`ImageURL`).
 
     Returns:
         The instruction, None if nothing needs to change, which `always_instruct` of the prompts rules out; and of a

@@ -20,6 +20,8 @@ from datasets import Dataset
 from repair_hf.encoder.embedder import Embedder
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.cost import Usage, known_dollars, merged_usage
+from repair_hf.llm.ledger import Ledger
+from repair_hf.llm.ledger_file import FILE
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import DROPPED_FEATURES
 from repair_hf.records.dataset import build
@@ -31,6 +33,7 @@ from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.options import Format, RepairOptions
+from repair_hf.synthesis.own import OwnEditor, OwnLLM, PythonEditor, id_of, own_llm
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.selection import select_candidate, select_captions, select_images
 from repair_hf.synthesis.sources import SourceImages
@@ -54,8 +57,9 @@ class Synthesizer:
     Args:
         pairs: What the failures were mined from.
         encoder: The retriever that failed; it chooses among the candidates.
-        chat: The LLM, with the ledger that keeps its answers; candidate images lie beside it.
-        editor: The image editor.
+        chat: The LLM: a `ChatModel` with the ledger that keeps its answers, beside which candidate images lie; or a
+            function, as for `synthesize`, whose ledger is in the folder of the run.
+        editor: The image editor: an `ImageEditor`, a `HostedEditor`, or a function, as for `synthesize`.
         round: Number of this round of repair; later rounds start from the repaired retriever.
         save_as: Format of new candidate images.
         keep_candidates: Whether to keep images of an editor on this machine that neither `select` would take.
@@ -76,8 +80,8 @@ class Synthesizer:
         self,
         pairs: Pairs,
         encoder: Embedder,
-        chat: ChatModel,
-        editor: ImageEditor | HostedEditor,
+        chat: ChatModel | OwnLLM,
+        editor: ImageEditor | HostedEditor | OwnEditor,
         *,
         round: int = 1,
         save_as: Format = "png",
@@ -86,7 +90,11 @@ class Synthesizer:
     ) -> None:
         self.options, self.round = RepairOptions(**options), round
         self.save_as, self.keep_candidates = save_as, keep_candidates
-        self.encoder, self.chat, self.editor = encoder, chat, editor
+        self.encoder, self._llm = encoder, None if isinstance(chat, ChatModel) else id_of(chat)
+        if isinstance(chat, ChatModel):
+            self.chat = chat
+        is_editor = isinstance(editor, HostedEditor) or hasattr(editor, "edit")
+        self.editor: Any = editor if is_editor else PythonEditor(id_of(editor))  # type: ignore[arg-type]
         self.builder = RecordBuilder(pairs, SourceImages(pairs.images, longest_side=self.options.image_side))
         self.images_made, self.images_found, self.image_dollars = 0, 0, 0.0
         self.watch: Callable[[RepairTask], None] | None = None
@@ -119,9 +127,16 @@ class Synthesizer:
 
     def repair(self, failures: Dataset, folder: str | Path) -> Repaired:
         """As `run`, but if it is stopped, or interrupted, return what was finished until then."""
-        self.builder.check(failures)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        if self._llm is None:
+            return self._repair(failures, folder)
+        with Ledger(folder / FILE) as ledger:
+            self.chat = ChatModel(self._llm, ledger=ledger, provider=own_llm(self._llm))
+            return self._repair(failures, folder)
+
+    def _repair(self, failures: Dataset, folder: Path) -> Repaired:
+        self.builder.check(failures)
         tasks, stop = self._share([self.builder.task(row) for row in failures.to_list()])
         if processes().is_main:
             self._build(tasks, folder, is_whole=stop is None)

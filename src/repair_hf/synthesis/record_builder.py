@@ -96,7 +96,7 @@ class RecordBuilder:
         return RepairTask(row, {"q": q, "gt": int(gt), "fp": row["fp"]})
 
     def shown(self, task: RepairTask, *roles: str) -> dict[str, str]:
-        """What the LLM sees of a failure: captions as text, images as data URLs."""
+        """What the LLM sees of a failure: captions as text, and what stands for images (`ImageURL`)."""
         kinds = MODALITIES[task.direction]
         return {
             role: self.captions[task.at[role]] if kinds[role] == "text" else self.sources.url(task.at[role])
