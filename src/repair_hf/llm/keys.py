@@ -23,6 +23,10 @@ class ImageURL(str):
     `encode` makes its data URL once, when the question is sent (`as_sent`), so an answer that is kept needs no pixels.
     """
 
+    _encode: Callable[[], str]
+    _url: str
+    _lock: Lock
+
     def __new__(cls, source: str, encode: Callable[[], str]) -> ImageURL:
         self = super().__new__(cls, source)
         self._encode, self._url, self._lock = encode, "", Lock()

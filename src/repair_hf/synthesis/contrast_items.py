@@ -19,11 +19,10 @@ from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.records.columns import KINDS, Kind
 from repair_hf.records.columns import REASONS as REASONS_OF_RECORDS
-from repair_hf.synthesis.audit import audit
 from repair_hf.synthesis.candidates import Candidates
-from repair_hf.synthesis.captions import one_line
 from repair_hf.synthesis.selection import pixels_of
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage, image_url, open_picture
+from repair_hf.synthesis.steps import audit, one_line
 
 REASONS = {
     "caption_false": "the audit found that the caption does not fit its picture",

@@ -38,10 +38,11 @@ INSTRUCTION = (
     "The caption says that the umbrella is red, while the image shows a blue one held by the "
     "woman. Therefore, replace 'a red umbrella' with 'a blue umbrella'."
 )
-VERDICT = {"fp_reason": REASON, "fp_too_similar": False}  # also that on each caption of a group
-ANSWER: dict[str, Any] = VERDICT | {
+ANSWER: dict[str, Any] = {
     "gt_reason": REASON,
     "gt_valid": True,
+    "fp_reason": REASON,
+    "fp_too_similar": False,
     "error_types": ["Object"],
     "edit_instruction": INSTRUCTION,
     "answer": CAPTION,
@@ -158,4 +159,4 @@ def counting(model: str) -> Provider:
 def _typical_answer(request: Mapping[str, Any]) -> str:
     """An answer of usual length that keeps the failure, with the requested fields."""
     fields = request["response_format"]["json_schema"]["schema"]["properties"]
-    return json.dumps({name: ANSWER.get(name, VERDICT) for name in fields})
+    return json.dumps({name: ANSWER[name] for name in fields})

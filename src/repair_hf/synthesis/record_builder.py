@@ -14,9 +14,9 @@ from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import MODALITIES, SOURCES
 from repair_hf.records.dataset import record_id
 from repair_hf.runtime.options import UserError
-from repair_hf.synthesis.audit import Verdict
 from repair_hf.synthesis.selection import Selection
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage
+from repair_hf.synthesis.steps import Verdict
 
 SCORES = ("fp_score", "fp_rank", "gt_score", "gt_rank")
 

@@ -20,7 +20,6 @@ from repair_hf.encoder.embedder import Embedder
 from repair_hf.encoder.preprocessing import ahead
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.progress import Progress
-from repair_hf.synthesis.candidate_files import lost_similarity
 from repair_hf.synthesis.options import Select
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage, open_picture
 
@@ -62,8 +61,6 @@ def select_images(
 ) -> list[Selection]:
     """Select among the candidate files of each image in `fps`.
 
-    A file that was deleted, because it was not selected, keeps its similarity and is not selected now.
-
     Shape:
         fps: (F,) rows of the pairs' images; candidates: (F, M).
     """
@@ -93,7 +90,6 @@ def _select(
     longer than another failure needs it.
     """
     rows = [(fp, {fp, *some} - {None}) for fp, some in zip(fps, candidates, strict=True)]
-    rows = [(fp, {key for key in keys if not isinstance(key, Path) or key.is_file()}) for fp, keys in rows]
     uses = Counter(key for _, keys in rows for key in keys)
     first = {fp: place for place, fp in reversed(list(enumerate(fps)))}
     order = sorted(range(len(rows)), key=lambda place: first[fps[place]])
@@ -101,22 +97,20 @@ def _select(
     selections: dict[int, Selection] = {}
 
     def similarity(fp: Any, key: Any) -> float | None:
-        if key is None:
+        if key is None or kept[key][1] == kept[fp][1]:
             return None
-        if key not in kept:
-            return lost_similarity(key)
-        return None if kept[key][1] == kept[fp][1] else float(kept[key][0] @ kept[fp][0])
+        return float(kept[key][0] @ kept[fp][0])
 
     with Progress(total=len(rows), desc=desc, unit=" failures") as bar:
         for start in range(0, len(order), TOGETHER):
             places = order[start : start + TOGETHER]
             new = list(dict.fromkeys(key for place in places for key in (fps[place], *candidates[place])))
-            new = [key for key in new if key in uses and key not in kept]
+            new = [key for key in new if key is not None and key not in kept]
             kept |= zip(new, embed(new), strict=True)
             for place in places:
                 fp, keys = rows[place]
                 scores = [similarity(fp, key) for key in candidates[place]]
-                selections[place] = select_candidate(scores, select, [key in kept for key in candidates[place]])
+                selections[place] = select_candidate(scores, select)
                 uses.subtract(keys)
                 for key in keys:
                     if not uses[key]:
@@ -125,18 +119,9 @@ def _select(
     return [selections[place] for place in range(len(rows))]
 
 
-def select_candidate(
-    similarities: Sequence[float | None], select: Select = "nearest", is_there: Sequence[bool] | None = None
-) -> Selection:
-    """Select the highest similarity, and the first of equals; or the first candidate that is not None.
-
-    Only those that are there, by default all, are selected.
-    """
-    scores = {
-        place: value
-        for place, value in enumerate(similarities)
-        if value is not None and (is_there is None or is_there[place])
-    }
+def select_candidate(similarities: Sequence[float | None], select: Select = "nearest") -> Selection:
+    """Select the highest similarity, and the first of equals; or the first candidate that is not None."""
+    scores = {place: value for place, value in enumerate(similarities) if value is not None}
     best = next(iter(scores), None) if select == "first" else max(scores, key=scores.__getitem__, default=None)
     return Selection(candidate=best, similarities=tuple(similarities))
 

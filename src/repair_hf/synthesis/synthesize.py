@@ -26,7 +26,7 @@ from repair_hf.runtime.options import UserError, expect, fields_of, fill
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
-from repair_hf.synthesis.candidate_files import FOLDER, link_candidates
+from repair_hf.synthesis.candidates import FOLDER, link_candidates
 from repair_hf.synthesis.models import (
     check_editor,
     check_llm,
@@ -258,9 +258,8 @@ def _repair(
             link_candidates(take_over(ledger.database, ledger.run, source), ledger.folder)
     everyone.gather(None)  # what is taken over is there
     chat, images = open_chat(work.llm, ledger), open_editor(work.editor, work.llm)
-    how: dict[str, Any] = {"save_as": work.editor.editor_format, "keep_candidates": work.editor.keep_candidates}
-    how |= work.options.as_keywords()
-    synthesizer = Synthesizer(work.pairs, work.encoder, chat, images, round=work.round, **how)
+    how = work.options.as_keywords() | {"save_as": work.editor.editor_format, "round": work.round}
+    synthesizer = Synthesizer(work.pairs, work.encoder, chat, images, **how)
     view = watch(synthesizer) if watch is not None and everyone.is_main else None
     synthesizer.watch = view
     records, dropped, count_open, stop = synthesizer.repair(work.failures, folder)
