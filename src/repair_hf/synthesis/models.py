@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import processes
 from repair_hf.synthesis.options import EditorOptions, LLMOptions
+from repair_hf.synthesis.own import PythonEditor, function_of, own_llm
 from repair_hf.toyworld.errors import EDITORS, LLMS, Errors, errors_of, is_one_of, name_of
 
 if TYPE_CHECKING:
@@ -124,7 +125,6 @@ def open_chat(options: LLMOptions, ledger: Ledger) -> ChatModel:
     """
     from repair_hf.llm.batches import Batches, refuse_if_waiting
     from repair_hf.llm.client import ChatModel
-    from repair_hf.synthesis.own import own_llm
     from repair_hf.toyworld import oracle
 
     check_llm(options)
@@ -156,8 +156,6 @@ def open_editor(options: EditorOptions, llm: LLMOptions) -> ImageEditor | Hosted
 
         return WorldEditor(name)
     if place == "python":
-        from repair_hf.synthesis.own import PythonEditor
-
         return PythonEditor(name, prompts_of(llm))
     if place == "litellm":
         from repair_hf.synthesis.hosted import CONCURRENCY, HostedEditor
@@ -212,6 +210,7 @@ def _find(id: str, toys: Mapping[str, Errors], base_url: str | None) -> tuple[Pl
     if colon and prefix in ("litellm", "diffusers"):
         return ("litellm" if prefix == "litellm" else "here"), name
     if colon and prefix == "python":
+        function_of(id)  # an error of the user, if there is none
         return "python", id
     if base_url is not None:
         return "litellm", id

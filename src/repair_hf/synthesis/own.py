@@ -28,7 +28,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {}  # by id, of this process
 
 
 def id_of(model: str | Callable[..., Any]) -> str:
-    """Return the id of a model; a function gets one, by which `own_llm` and `own_editor` find it in this process.
+    """Return the id of a model; a function gets one, by which `function_of` finds it in this process.
 
     Raises:
         UserError: If it has no name that says which function it is.
@@ -63,10 +63,8 @@ def own_llm(id: str) -> Provider:
 
     async def reply(request: Mapping[str, Any]) -> Reply:
         try:
-            if inspect.iscoroutinefunction(function):
-                text = await function(dict(request))
-            else:
-                text = await asyncio.to_thread(function, dict(request))
+            text = await asyncio.to_thread(function, dict(request))
+            text = await text if inspect.isawaitable(text) else text
         except Exception as error:  # of any kind: it is not our code
             raise _failed(id, error) from error
         if not isinstance(text, str | None):
@@ -99,6 +97,5 @@ class PythonEditor:
 
 def _failed(id: str, why: Exception | str) -> ProviderError:
     reason = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
-    return ProviderError(
-        f"{id.removeprefix(PYTHON)} failed: {reason}. Correct it and run again; what is done is kept."
-    )
+    name = id.removeprefix(PYTHON)
+    return ProviderError(f"{name} failed: {reason}. Every answer so far is kept. Correct it, and run again.")
