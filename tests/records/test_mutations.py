@@ -57,6 +57,7 @@ def pairs(pairs_folder):
     return load_pairs(pairs_folder, split="all")
 
 
+@pytest.mark.slow
 @settings(max_examples=130, deadline=None)
 @given(changes=mutations(), keeps_notes=st.booleans())
 def test_odd_records_are_read_or_named(records_folder, pairs, changes, keeps_notes):

@@ -106,7 +106,7 @@ def _select(
             places = order[start : start + TOGETHER]
             new = list(dict.fromkeys(key for place in places for key in (fps[place], *candidates[place])))
             new = [key for key in new if key is not None and key not in kept]
-            kept |= zip(new, embed(new), strict=True)
+            kept |= zip(new, embed(new), strict=True) if new else ()
             for place in places:
                 fp, keys = rows[place]
                 scores = [similarity(fp, key) for key in candidates[place]]
