@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.ledger import Ledger
 from repair_hf.pairs.dataset import Pairs, load_pairs
-from repair_hf.synthesis.estimate import _NoImages, counting
+from repair_hf.synthesis.estimate import NoImages, counting
 from repair_hf.synthesis.options import RepairOptions
 from repair_hf.synthesis.record_builder import RecordBuilder
 from repair_hf.synthesis.sources import SourceImages
@@ -69,7 +69,7 @@ def rerun(pairs: Pairs, path: Path) -> tuple[int, float]:
     tasks = [builder.task({"direction": way, "q": q, "fp": (q + 1) % n}) for way in ("i2t", "t2i") for q in range(n)]
     with Ledger(path) as ledger:
         chat = ChatModel(MODEL, ledger=ledger, provider=counting(MODEL))
-        workers = RepairWorkers(chat, _NoImages(), builder, RepairOptions(), bar=tqdm(disable=True))
+        workers = RepairWorkers(chat, NoImages(), builder, RepairOptions(), bar=tqdm(disable=True))
         start = time.process_time()
         asyncio.run(workers.run(tasks))
         return sum(use.calls + use.replayed for use in chat.usage.values()), time.process_time() - start

@@ -113,13 +113,13 @@ def rehearse(
     tasks = [builder.task(row) for row in sample]
     with Ledger() as ledger:
         chat = ChatModel("rehearsal", ledger=ledger, provider=counting(model), prompts=prompts)
-        images: Any = _NoImages()
+        images: Any = NoImages()
         workers = RepairWorkers(chat, images, builder, options, bar=tqdm(disable=True))
         asyncio.run(workers.run(tasks))
     return Rehearsal(chat.usage, Counter(task.direction for task in tasks if task.reason != "unreadable_image"))
 
 
-class _NoImages:
+class NoImages:
     """Stands in for `Candidates`, and edits no image."""
 
     usage = Usage()
