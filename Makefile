@@ -40,8 +40,8 @@ gpu: .venv/ready  ## Run the tests that need an NVIDIA GPU; without one, say so 
 real: .venv/ready  ## Hold us to a real CLIP, real photographs and a real LLM (20 failures, $0.10 at most); skips what is missing.
 	$(BIN)/python benchmarks/real.py
 
-bench: .venv/ready  ## Time mining, embedding, evaluation, training and the LLM client at small sizes.
-	for part in mine embed evaluate train llm; do echo "$$part"; $(BIN)/python benchmarks/$$part.py || exit 1; done
+bench: .venv/ready  ## Time mining, embedding, evaluation, training, the LLM client and its replay at small sizes.
+	for part in mine embed evaluate train llm replay; do echo "$$part"; $(BIN)/python benchmarks/$$part.py || exit 1; done
 
 style: .venv/ready  ## Format the code and fix what ruff can fix.
 	$(BIN)/ruff check --fix .

@@ -32,7 +32,7 @@ from repair_hf.llm.ledger import Ledger
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.options import RequestOptions
 from repair_hf.llm.prompts import SHIPPED
-from repair_hf.synthesis.audit import Verdict
+from repair_hf.synthesis.steps import Verdict
 from repair_hf.toyworld.server import ChatServer
 
 MODEL = "openai/bench"

@@ -5,9 +5,9 @@ import re
 from repair_hf.analysis.live import LiveView
 from repair_hf.llm.cost import Usage, known_dollars
 from repair_hf.pairs.dataset import load_pairs
-from repair_hf.synthesis.audit import Verdict
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.sources import SourceImages
+from repair_hf.synthesis.steps import Verdict
 
 
 def repair(q: int, fp: int, edit: str | None) -> RepairTask:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from repair_hf.records.columns import MODALITIES
 from repair_hf.records.dataset import DROPPED_FEATURES, build, save_records
-from repair_hf.synthesis.instruct import ERROR_TYPES
+from repair_hf.synthesis.steps import ERROR_TYPES
 
 KEPT, DROPPED, ANSWERS = 100_000, 25_000, 480_000
 

@@ -15,6 +15,7 @@ PART = "--train 30 --test 8 --queries 3 --epochs 1 --batch 8"
         ("embed", "--images 3 --texts 20 --batch 4 --repeat 1 --rows ours cached", ("loop", "ours", "cached")),
         ("evaluate", "--images 20 --texts 60 --dim 8 --resamples 10 --repeat 2", ("ours", "ours, no intervals")),
         ("llm", "--requests 12 --concurrency 4 --latency 0.01 --repeat 2", ("1", "2", "median ratio")),
+        ("replay", "--images 3 --repeat 1", ("rerun 1", "median")),
         pytest.param("train", f"{TRAIN} --rows plain", ("run_clip", "plain"), marks=pytest.mark.slow),
         pytest.param("many_captions", "--captions 1000", ("1,000",), marks=pytest.mark.slow),
         pytest.param("adapters", f"{PART} --rows lora", ("base", "lora"), marks=pytest.mark.slow),

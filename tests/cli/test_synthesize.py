@@ -1,17 +1,19 @@
 """`repair-hf synthesize` from the command line: records, cost, resuming, other models, errors."""
 
 import json
+import shutil
 from collections import Counter
 from functools import partial
 from pathlib import Path
 
 import pytest
 from datasets import Dataset
-from ledgers import answers, pay, rows
+from ledgers import answers, ledger_in, pay, rows
 from provider_server import ImageServer, png
 from scripted import shown_in
 
 from repair_hf.cli.main import main
+from repair_hf.llm.ledger import Topic
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.errors import LLMS, errors_of
@@ -67,31 +69,29 @@ def test_a_finished_run_is_reported_and_priced_again_and_not_made_again(inputs, 
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()} == before
 
 
-def test_images_that_were_not_selected_can_go_and_no_run_with_this_model_misses_them(inputs, output, tmp_path):
-    def run(name: str, *words: str) -> tuple[list[dict], dict]:
-        folder = tmp_path / name
-        assert synthesize(*inputs, *WORLD, *NOISY, "--ledger", str(tmp_path), "--output", str(folder), *words) == 0
-        columns = ["record_id", "candidate", "candidate_similarities"]
-        return load_records(folder).select_columns(columns).to_list(), json.loads(
-            (folder / "summary.json").read_text()
-        )
+@pytest.mark.parametrize(
+    "models",
+    [
+        "--llm openai/unlisted --llm-base-url http://127.0.0.1:1 --editor world",
+        "--llm world/oracle --editor openai/unlisted --editor-base-url http://127.0.0.1:1",
+    ],
+)
+def test_a_dry_run_refuses_a_ceiling_that_the_run_could_not_keep(models, inputs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    for words in (["--dry-run"], []):
+        assert synthesize(*inputs, *models.split(), "--output", str(tmp_path / "out"), "--max-usd", "1", *words) == 2
+        assert "no list price is known for 'openai/unlisted'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
-    kept = load_records(output)
-    first, found = run("first", "--select", "first", "--no-keep-candidates")
-    files, lost = (sorted((tmp_path / "candidates").rglob(f"*{end}")) for end in (".png", ".lost"))
-    assert found["images"]["made"] == len(files) + len(lost) and files and lost
-    scores = {tuple(row["candidate_similarities"]) for row in kept if row["direction"] == "t2i"}
-    needed = [{of.index(max(filter(None, of))), of.index(next(filter(None, of)))} for of in scores]
-    assert len(files) == sum(map(len, needed)) > len(needed)  # those of either `select`
 
-    wanted, found = run("nearest", "--no-keep-candidates")
-    assert [row["record_id"] for row in wanted] == kept["record_id"][:] != [row["record_id"] for row in first]
-    assert [row["candidate_similarities"] for row in wanted] == kept["candidate_similarities"][:]
-    (tmp_path / "nearest" / "summary.json").unlink()  # as if it had been killed at its end
-    again, found_again = run("nearest", "--no-keep-candidates")
-    assert again == wanted and found["images"]["made"] == found_again["images"]["made"] == 0
-    found = run("other", "--model", "world/base", "--any-model")[1]
-    assert found["images"]["made"] == len(lost)
+def test_what_is_assumed_to_be_paid_is_said(inputs, output, tmp_path, capsys):
+    folder = Path(shutil.copytree(output, tmp_path / "out"))
+    with ledger_in(folder) as ledger:  # closed with a request in flight
+        ledger.add("in flight", 0.25, Topic("audit", "i2t", "m"), "reserved")
+    assert synthesize(*inputs, *WORLD, *NOISY, "--output", str(folder)) == 0
+    assert "$0.25 of it is assumed: the highest price of 1 requests without an answer" in capsys.readouterr().out
+    assert synthesize(*inputs, *WORLD, *NOISY, "--output", str(output)) == 0
+    assert "assumed" not in capsys.readouterr().out
 
 
 def test_a_ceiling_stops_a_run_and_does_not_count_what_other_folders_have_paid(inputs, tmp_path, capsys):

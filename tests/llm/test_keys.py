@@ -9,7 +9,10 @@ TEXT = st.text(max_size=20)
 
 
 def question(text: str, url: str, source: str) -> list[dict]:
-    parts = [{"type": "text", "text": text}, {"type": "image_url", "image_url": {"url": ImageURL(url, source=source)}}]
+    parts = [
+        {"type": "text", "text": text},
+        {"type": "image_url", "image_url": {"url": ImageURL(source, lambda: url)}},
+    ]
     return [{"role": "user", "content": parts}]
 
 

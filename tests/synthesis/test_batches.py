@@ -67,23 +67,19 @@ def until_done(world, folder: Path, base_url: str, **options):
             assert len(told) < 12, told
 
 
-@pytest.mark.parametrize("options", [{}, {"grouped_audit": True}])
-def test_submit_leave_collect(world, whole, options, tmp_path):
+def test_submit_leave_collect(world, whole, tmp_path):
     log = tmp_path / "log.jsonl"
     with BatchServer(clumsy, log=log) as server:
         server.batches.delay = 3600
         for _ in range(2):  # the second run finds nothing new to hand in
             with pytest.raises(RunStopped, match=r"^[\d,]+ requests are with openai/world in 1 batches"):
-                synthesize(world, tmp_path / "out", server.base_url, **options)
+                synthesize(world, tmp_path / "out", server.base_url)
             first = len(asked(log))
         server.batches.delay = 0
-        records, dropped, told = until_done(world, tmp_path / "out", server.base_url, **options)
+        records, dropped, told = until_done(world, tmp_path / "out", server.base_url)
     assert first >= 8 and len(asked(log)) == len(set(asked(log)))
     assert 2 <= len(told) <= 6  # instruct, edit, and second attempts of each
-    if not options:
-        assert (records, dropped) == whole
-    else:
-        assert len(records) + len(dropped) == len(whole[0]) + len(whole[1])
+    assert (records, dropped) == whole
     assert not rows(tmp_path / "out", "submitted")
 
 

@@ -10,7 +10,6 @@ import pytest
 from ledgers import ledger_in
 
 from repair_hf.runtime.options import UserError
-from repair_hf.synthesis.candidate_files import let_go, lost_similarity, was_let_go
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.sources import open_picture
@@ -107,19 +106,22 @@ def test_an_image_is_made_once_whatever_its_format(save_as, suffix, sources, tmp
     assert made == 1 and again == paths and paths[0].with_suffix(".broken").is_file()
 
 
-def test_what_a_retriever_did_not_select_is_made_again_for_another_one(sources, tmp_path):
-    ((paths,), *_) = make(Painter(), sources, tmp_path, [(0, "red")])
-    before = paths[1].read_bytes()
-    let_go(paths[1], 0.25, "one")
-    ((given,), made, found) = make(Painter(), sources, tmp_path, [(0, "red")], retriever="one")
-    assert given == paths and (made, found) == (0, 3) and not paths[1].exists() and lost_similarity(paths[1]) == 0.25
-    ((given,), made, _) = make(Painter(), sources, tmp_path, [(0, "red")], retriever="another")
-    assert given == paths and made == 1 and paths[1].read_bytes() == before
-    assert not was_let_go(paths[1], "one")  # a file counts, beside its mark too
-    paths[1].unlink()
-    paths[1].with_suffix(".lost").write_text("{")
-    with pytest.raises(UserError, match=r"\.lost is damaged"):
-        make(Painter(), sources, tmp_path, [(0, "red")], retriever="one")
+class Small(Painter):
+    def _paint(self, source, colour, seed):
+        return super()._paint(source, colour, seed).resize((1, 1))
+
+
+def test_why_there_is_no_candidate_is_kept(sources, tmp_path):
+    async def why(words: str) -> str:
+        with ledger_in(tmp_path) as ledger:
+            candidates = Candidates(Small(), sources, ledger, count=2, seed=0)
+            async with candidates.open():
+                assert await candidates.make(0, words) == [None, None]
+            return candidates.why_none(0, words)
+
+    for words, reason in (("red", "an image of 1 x 1 pixels"), ("nothing", "no image that can be read")):
+        for _ in range(2):
+            assert asyncio.run(why(words)) == f"no candidate could be made: {reason}"
 
 
 class Dying(Painter):

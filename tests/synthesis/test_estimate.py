@@ -47,16 +47,13 @@ def test_every_failure_counts_as_repaired(world):
 
 def test_options_that_ask_less_are_counted_as_less(world):
     default = estimated(world)
-    grouped = estimated(world, grouped_audit=True)["audit", "i2t"]
-    assert grouped.llm_calls == 12 and grouped.prompt_tokens < 0.5 * default["audit", "i2t"].prompt_tokens
     edit = default["edit", "i2t"]
     shown = estimated(world, attach_image=True)["edit", "i2t"]
     assert shown.prompt_tokens == pytest.approx(edit.prompt_tokens + 108 * 258, rel=0.02)
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-def test_what_is_not_audited_is_not_counted_as_audited(grouped, world):
-    found = estimated(world, audited=False, grouped_audit=grouped)
+def test_what_is_not_audited_is_not_counted_as_audited(world):
+    found = estimated(world, audited=False)
     assert calls(found) == {"i2t": (0, 36, 108, 0), "t2i": (0, 20, 0, 60)}
     assert found["audit", "i2t"].dollars == found["audit", "t2i"].dollars == 0.0
 

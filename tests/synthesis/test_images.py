@@ -14,7 +14,7 @@ from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.images import DiffusersEditor, check_pipeline, fit, load_editor
 from repair_hf.synthesis.models import check_editor
-from repair_hf.synthesis.options import EditorOptions
+from repair_hf.synthesis.options import EditorOptions, LLMOptions
 
 SEEDS = [7, 8, 9]
 
@@ -84,7 +84,7 @@ def test_draws_from_text_alone(flux_folder, wide):
 def test_an_editor_that_cannot_draw_is_named_at_once(flux_folder, pix2pix_folder):
     assert check_pipeline(EditorOptions(str(flux_folder)), from_text=True) == str(flux_folder)
     with pytest.raises(UserError, match="InstructPix2PixPipeline: it edits images but cannot draw from text alone"):
-        check_editor(EditorOptions(str(pix2pix_folder)), from_text=True)
+        check_editor(EditorOptions(str(pix2pix_folder)), LLMOptions("world/oracle"), from_text=True)
 
 
 def test_is_quiet(editor, wide, caplog):
@@ -153,4 +153,4 @@ def test_fits_the_area_of_a_square(size, side):
 
 def test_the_toy_worlds_editor_writes_pngs_alone():
     with pytest.raises(UserError, match="`editor_format` must be png"):
-        check_editor(EditorOptions("world", editor_format="jpeg"))
+        check_editor(EditorOptions("world", editor_format="jpeg"), LLMOptions("world/oracle"))

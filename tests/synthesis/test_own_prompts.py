@@ -26,7 +26,7 @@ def test_they_are_on_record_in_ledger_records_and_card(world, tmp_path):
     (tmp_path / "own" / "audit_i2t.md").write_text(f"Judge as a grocer does.\n{prompts._read('audit_i2t')}")
     how = {"prompts": str(tmp_path / "own"), "domain_notes": "Size decides."}
     models = {"llm": "world/oracle", "editor": "world", "output": tmp_path / "out"}
-    records = synthesize(world.of("i2t", 6), world.pairs, world.encoder, **models, **how, grouped_audit=True)
+    records = synthesize(world.of("i2t", 6), world.pairs, world.encoder, **models, **how)
     digest = Prompts(tmp_path / "own", "Size decides.").digest()
     assert set(records["prompt_digest"]) == {digest} != {SHIPPED.digest()}
     assert {call["prompts"] for call in read_calls(tmp_path / "out")} == {digest}

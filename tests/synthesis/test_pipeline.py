@@ -116,11 +116,11 @@ def test_as_many_requests_are_sent_at_once_as_allowed(encoder, tmp_path):
 
 
 def test_an_upgrade_of_what_encodes_requests_pays_for_nothing_again(world, whole, assert_same, tmp_path, monkeypatch):
-    """Another encoding of images, another table of token limits and another generator of schemas."""
+    """Images that are not encoded at all, another table of token limits and another generator of schemas."""
     shutil.copytree(whole[3], tmp_path / "run")
     url = SourceImages._url
     monkeypatch.setattr(
-        SourceImages, "_url", lambda self, row: ImageURL(f"{(old := url(self, row))}=", source=old.source)
+        SourceImages, "_url", lambda self, row: ImageURL(old := str(url(self, row)), lambda: f"{old}=")
     )
     monkeypatch.setattr("repair_hf.llm.client.response_format", lambda schema: {"type": "json_schema", "of": "later"})
     again = Scripted()

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.synthesis.candidate_files import let_go
+from repair_hf.synthesis import selection
 from repair_hf.synthesis.selection import Selection, select_candidate, select_captions, select_images
 from repair_hf.synthesis.sources import open_picture
 
@@ -66,17 +66,6 @@ def test_an_image_with_the_same_pixels_loses(encoder, sources, tmp_path):
     np.testing.assert_allclose([choice.similarities[0], choice.similarities[2]], [cosines[0], cosines[2]], atol=1e-5)
 
 
-def test_a_deleted_image_keeps_its_similarity_and_is_never_selected(encoder, sources, tmp_path):
-    paths = candidates_of(sources.picture(8), tmp_path)
-    (before,) = select_images(encoder, sources, [8], [paths])
-    for lost, similarity in ((0, 1.5), (1, None)):  # more than any: what is there wins all the same
-        let_go(paths[lost], similarity, encoder.digest)
-    for select in ("nearest", "first"):
-        (after,) = select_images(encoder, sources, [8], [paths], select=select)
-        assert (after.candidate, after.similarities[:2]) == (2, (1.5, None))
-        assert after.similarity == pytest.approx(before.similarity, abs=1e-5)
-
-
 def test_images_are_embedded_once_in_any_number_of_batches(clip_folder, sources, tmp_path):
     paths = candidates_of(sources.picture(8), tmp_path)
     encoder = DualEncoder.from_pretrained(str(clip_folder), batch_size=2)
@@ -90,6 +79,22 @@ def test_images_are_embedded_once_in_any_number_of_batches(clip_folder, sources,
         assert choice.candidate == single.candidate
         scores, alone = ([score or 0 for score in one.similarities] for one in (choice, single))
         np.testing.assert_allclose(scores, alone, atol=1e-5)
+
+
+def test_a_vector_is_kept_no_longer_than_it_is_needed(encoder, monkeypatch):
+    """Failures that share a false positive are compared together, two at a time."""
+    monkeypatch.setattr(selection, "TOGETHER", 2)
+    fps = [f"{number % 4} red circles" for number in range(12)]
+    rows = [[f"{number} blue squares", None, fp] for number, fp in enumerate(fps)]
+    embedded, embed = [], encoder.embed_texts
+    monkeypatch.setattr(encoder, "embed_texts", lambda texts, **kw: embedded.append(list(texts)) or embed(texts, **kw))
+    choices = select_captions(encoder, fps, rows)
+    assert sum(map(len, embedded)) == len({text for texts in embedded for text in texts}) == 4 + 12
+    assert max(map(len, embedded)) <= 4
+    alone = [select_captions(encoder, [fp], [row])[0] for fp, row in zip(fps, rows, strict=True)]
+    for choice, single in zip(choices, alone, strict=True):
+        assert choice.candidate == single.candidate == 0
+        np.testing.assert_allclose(choice.similarities[0], single.similarities[0], atol=1e-5)
 
 
 def test_nothing_to_choose_from(encoder, sources):

@@ -37,7 +37,7 @@ def encoded(image: Image.Image, format: str, **options) -> bytes:
 
 
 def sent(sources: SourceImages, index: int = 0) -> tuple[str, bytes]:
-    head, _, body = sources.url(index).partition(";base64,")
+    head, _, body = sources.url(index).url.partition(";base64,")
     return head, base64.b64decode(body)
 
 
@@ -95,8 +95,9 @@ def test_makes_a_url_once(tmp_path):
     path.write_bytes(encoded(Image.new("RGB", (8, 8)), "PNG"))
     sources = sources_of(str(path))
     first = sources.url(0)
+    url = first.url
     path.unlink()
-    assert sources.url(0) is first
+    assert sources.url(0) is first and first.url is url
 
 
 def test_what_shows_through_is_laid_on_white():
@@ -117,7 +118,7 @@ def test_refuses_a_broken_image(data, tmp_path):
     if data is not None:
         path.write_bytes(data)
     with pytest.raises(UnreadableImage):
-        sources_of(str(path)).url(0)
+        sent(sources_of(str(path)))
 
 
 def test_names_an_image_by_its_bytes():
@@ -164,7 +165,7 @@ def test_what_could_do_harm_is_not_decoded(what, tmp_path):
     assert tracemalloc.get_traced_memory()[1] < 20e6
     tracemalloc.stop()
     with pytest.raises(UnreadableImage, match="at most" if what == "too many bytes" else complaint):
-        sources_of(str(tmp_path / "a.png")).url(0)
+        sent(sources_of(str(tmp_path / "a.png")))
     looked_at = inspect_images(sources_of({"bytes": data, "path": None})._rows)
     assert looked_at[0].problem == ("too_large_image" if "more" in what or "many" in what else "corrupt_image")
 

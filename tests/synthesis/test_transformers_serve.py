@@ -20,7 +20,7 @@ from provider_server import png
 from repair_hf.llm.client import ChatModel, UnparsedAnswer
 from repair_hf.llm.options import RequestOptions
 from repair_hf.runtime.run_folder import RunStopped
-from repair_hf.synthesis.audit import Verdict
+from repair_hf.synthesis.steps import Verdict
 
 pytest.importorskip("fastapi", reason="`transformers serve` needs FastAPI: pip install 'repair-hf[dev]'")
 

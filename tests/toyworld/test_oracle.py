@@ -15,7 +15,7 @@ from PIL import Image
 
 from repair_hf.llm.errors import RejectedRequest
 from repair_hf.llm.prompts import SHIPPED
-from repair_hf.synthesis.audit import Verdict
+from repair_hf.synthesis.steps import Verdict
 from repair_hf.toyworld import captions, instructions, oracle, renderer, scenes
 from repair_hf.toyworld.errors import LLMErrors
 

@@ -28,7 +28,7 @@ from repair_hf.evaluation.training_data import find_trainings, steps_of
 from repair_hf.llm.cost import Usage, paid_in
 from repair_hf.records.columns import DIRECTIONS, REASONS, REJECTED
 from repair_hf.runtime.files import read_json
-from repair_hf.synthesis.instruct import ERROR_TYPES
+from repair_hf.synthesis.steps import ERROR_TYPES
 
 STAGES = {"audit": "passed the audit", "instruct": "instructed", "edit": "became records"}  # what passing is called
 DENSITY = "multi-label density"

@@ -40,7 +40,7 @@ def run(
     """Repair the failures, or print an estimate of calls and cost."""
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.processes import processes
-    from repair_hf.synthesis.synthesize import Synthesis, check_models
+    from repair_hf.synthesis.synthesize import Synthesis
 
     pairs = load_wanted(pairs_options)
     synthesis = Synthesis(options.failures, pairs, options.model, llm, editor, options, output=stage.output)
@@ -48,7 +48,7 @@ def run(
         _print_choice(synthesis)
     if stage.dry_run:
         _print_estimate(synthesis, Path(stage.output))
-        return check_models(llm, editor)
+        return synthesis.check()
     was_done = synthesis.is_done
     summary = _run(synthesis, Path(stage.output))
     if processes().is_main:
@@ -136,7 +136,7 @@ def _run(synthesis: Any, folder: Path) -> dict[str, Any]:
             if (made := synthesis.stage.summary) is not None:
                 kept = sum(found["kept"] for found in made["directions"].values())
                 print(f"{kept:,} records are written; {made['open']:,} failures are still open   -> {folder}")
-            _print_paid(paid_in(folder))
+            _print_paid(folder, paid_in(folder))
         raise
 
 
@@ -144,7 +144,7 @@ def _print_outcome(summary: Mapping[str, Any], folder: Path, attempts: int, *, w
     """Print what a run made, or that it had nothing to do; raise an error if there is no record."""
     from repair_hf.synthesis.outcome import require_records, unanswered
 
-    _print_summary(summary)
+    _print_summary(folder, summary)
     if was_done:
         print(f"synthesize   already finished, nothing was done   -> {folder}")
     else:
@@ -155,7 +155,7 @@ def _print_outcome(summary: Mapping[str, Any], folder: Path, attempts: int, *, w
         print(f"{count:,} failures were dropped without a usable answer or image. Rerun the command to ask again.")
 
 
-def _print_summary(summary: Mapping[str, Any]) -> None:
+def _print_summary(folder: Path, summary: Mapping[str, Any]) -> None:
     from repair_hf.llm.cost import Usage
 
     directions = summary["directions"]
@@ -172,7 +172,7 @@ def _print_summary(summary: Mapping[str, Any]) -> None:
         if counts["error_types"]:
             shares = ", ".join(f"{name} {share:.1%}" for name, share in counts["error_types"].items())
             print(f"error types named in {direction} instructions: {shares}")
-    _print_paid({(use.pop("stage"), use.pop("direction")): Usage(**use) for use in map(dict, summary["paid"])})
+    _print_paid(folder, {(use.pop("stage"), use.pop("direction")): Usage(**use) for use in map(dict, summary["paid"])})
 
 
 def _print_made(summary: Mapping[str, Any]) -> None:
@@ -183,7 +183,16 @@ def _print_made(summary: Mapping[str, Any]) -> None:
     print(f"images: {images['made']:,} new, {images['found']:,} from an earlier run")
 
 
-def _print_paid(paid: Mapping[tuple[str, str], Any]) -> None:
+def _print_paid(folder: Path, paid: Mapping[tuple[str, str], Any]) -> None:
+    """Print what was paid, and how much of it is assumed."""
     from repair_hf.analysis import costs
+    from repair_hf.llm.calls import format_dollars
+    from repair_hf.synthesis.outcome import assumed_in
 
     print_table(costs.PAID_HEADS, costs.paid_rows(paid), labels=2)
+    calls, dollars = assumed_in(folder)
+    if calls:
+        print(
+            f"{format_dollars(dollars)} of it is assumed: the highest price of {calls:,} requests without an answer, "
+            "such as those in flight when a run was killed. The bill may be lower."
+        )

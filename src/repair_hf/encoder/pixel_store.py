@@ -12,7 +12,7 @@ from datasets import Dataset
 from huggingface_hub import cached_assets_path
 from torch import Tensor
 
-from repair_hf.encoder.preprocessing import Preprocessor, progress
+from repair_hf.encoder.preprocessing import Preprocessor, decoding, progress
 from repair_hf.pairs.images import content_digest
 from repair_hf.runtime.arrays import on_disk
 from repair_hf.runtime.options import EmbeddingOptions, UserError
@@ -104,7 +104,8 @@ class DecodedImages:
         return len(self.images)
 
     def __getitem__(self, rows: np.ndarray) -> Tensor:
-        return self.preprocessor.images(self.images[rows.tolist()][self.column])
+        with decoding(f"One of {len(rows)} images of `{self.column}`, row {rows.min()} and later,"):
+            return self.preprocessor.images(self.images[rows.tolist()][self.column])
 
 
 def pixels_of(images: Dataset, column: str, preprocessor: Preprocessor, *, cache_images: bool) -> Pixels:

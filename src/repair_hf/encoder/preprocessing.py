@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from copy import copy, deepcopy
 from pathlib import Path
 from typing import Any
@@ -224,14 +225,21 @@ def read_images(images: Any, start: int, stop: int) -> Any:
     Raises:
         UserError: If one cannot be decoded.
     """
-    try:
+    with decoding(f"One of the images {start} to {stop - 1}"):
         return images[start:stop] if isinstance(images, list | tuple) else images[np.arange(start, stop)]
+
+
+@contextmanager
+def decoding(what: str) -> Iterator[None]:
+    """Raise a `UserError` that says what cannot be decoded, if an image inside is broken."""
+    try:
+        yield
     except UserError:  # it names the image
         raise
     except UNDECODABLE as error:
         raise UserError(
-            f"One of the images {start} to {stop - 1} cannot be decoded ({error}). "
-            "Its file changed since the pairs were loaded; load them again."
+            f"{what} cannot be decoded ({error}). Its file changed since it was loaded, or the record that holds it "
+            "is damaged; load the pairs again, or make the records again."
         ) from error
 
 

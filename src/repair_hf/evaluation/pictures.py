@@ -59,7 +59,7 @@ def columns_of(
     if lacking := [name for name in (*images, *texts) if name not in dataset.features]:
         raise UserError(f"`{source}` has the columns {dataset.column_names}; it lacks {', '.join(lacking)}.")
     wanted = [name for name in dataset.column_names if name in (*images, *texts, *others)]
-    return admit_images(dataset.select_columns(wanted), source, images, decode=False)
+    return admit_images(dataset.select_columns(wanted), source, images)
 
 
 class EncodedImages:

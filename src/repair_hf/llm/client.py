@@ -26,7 +26,7 @@ from repair_hf.llm.batches import Batches, Deferred, open_batches
 from repair_hf.llm.calls import without_usage
 from repair_hf.llm.cost import Usage, count_tokens, price_per_token, text_parts, text_tokens
 from repair_hf.llm.errors import FailedRequest, ProviderError
-from repair_hf.llm.keys import question_key
+from repair_hf.llm.keys import as_sent, question_key
 from repair_hf.llm.ledger import Call, Ledger, Reply, Topic
 from repair_hf.llm.loading import thinking_room
 from repair_hf.llm.options import RequestOptions
@@ -181,12 +181,11 @@ class ChatModel:
         """Get an answer from the ledger, a request in flight or the provider; and whether it was just paid for."""
         call = self.ledger.find(key)
         is_new = call is not None and call.key in self._unread
-        if call is not None and call.state == "received":
-            call = None  # its body is read, in place of asking
-        elif call is None and self.batches is not None:
-            await self.batches.defer(key, request, topic, self._worst(request))
-            raise Deferred("the answer comes with a batch")
-        if call is None:
+        if call is None or call.state == "received":  # in place of asking, a body that was received is read
+            request = await asyncio.to_thread(as_sent, request)  # images are encoded for nothing else
+            if call is None and self.batches is not None:
+                await self.batches.defer(key, request, topic, self._worst(request))
+                raise Deferred("the answer comes with a batch")
             call, is_new = await self._ask_provider(key, request, topic)
         self._unread.discard(call.key)
         if call.reply is None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 LONG = 1024  # characters; longer strings are hashed separately, which avoids escaping them as JSON
@@ -17,14 +18,36 @@ _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 class ImageURL(str):
-    """A data URL of an image. `source` names what it shows: the image and its side, however it is encoded."""
+    """Stands for an image in a question, and names what it shows: the image and its side, however it is encoded.
 
-    source: str
+    `encode` makes its data URL once, when the question is sent (`as_sent`), so an answer that is kept needs no pixels.
+    """
 
-    def __new__(cls, url: str, *, source: str) -> ImageURL:
-        self = super().__new__(cls, url)
-        self.source = source
+    _encode: Callable[[], str]
+    _url: str
+    _lock: Lock
+
+    def __new__(cls, source: str, encode: Callable[[], str]) -> ImageURL:
+        self = super().__new__(cls, source)
+        self._encode, self._url, self._lock = encode, "", Lock()
         return self
+
+    @property
+    def url(self) -> str:
+        """The data URL. Errors are those of `encode`."""
+        with self._lock:
+            self._url = self._url or self._encode()
+        return self._url
+
+
+def as_sent(value: Any) -> Any:
+    """Return a request, or a part of one, with the data URLs of its images."""
+    kind = type(value)
+    if kind is dict:
+        return {key: as_sent(item) for key, item in value.items()}
+    if kind is list:
+        return [as_sent(item) for item in value]
+    return value.url if kind is ImageURL else value
 
 
 def question_key(messages: Sequence[Mapping[str, Any]], **asked: Any) -> str:
@@ -33,10 +56,10 @@ def question_key(messages: Sequence[Mapping[str, Any]], **asked: Any) -> str:
 
 
 def _fold(value: Any) -> Any:
-    """Replace each image by its source, and each long text by its digest."""
+    """Mark each image, and replace each long text by its digest."""
     kind = type(value)  # faster than isinstance, and a question has dozens of values
     if kind is ImageURL:
-        return ["image", value.source]
+        return ["image", value]
     if kind is str:
         return value if len(value) <= LONG else ["text", hashlib.sha256(value.encode()).hexdigest()]
     if kind is dict:

@@ -25,8 +25,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
 
-GROUPED = "_grouped"  # ending of a prompt that comes from the template without it, rendered with `grouped`
-NAMES = ("audit_i2t", f"audit_i2t{GROUPED}", "audit_t2i", "instruct_i2t", "instruct_t2i", "edit_i2t", "edit_t2i")
+NAMES = ("audit_i2t", "audit_t2i", "instruct_i2t", "instruct_t2i", "edit_i2t", "edit_t2i")
 
 DASHES = "\n-----\n"  # between the system message and the lines of the user message
 
@@ -34,7 +33,7 @@ DRAW = "Draw from this text alone:"
 FIT = "Make this true of the image, by as small a change as will do:"
 
 IMAGE = "_image"  # ending of a field that takes an image
-WORDINGS = {"audit", "always_instruct", "grouped"}  # what a template may depend on beside its fields
+WORDINGS = {"audit", "always_instruct"}  # what a template may depend on beside its fields
 
 # What json.dumps does not escape: other line breaks and control characters, bidirectional marks, invisible tags, and
 # halves of surrogate pairs, which cannot be sent.
@@ -89,16 +88,16 @@ class Prompts:
         """The text of a prompt as it is sent, with the name of each field in braces."""
         return self._render(name, _names(name))
 
-    def chat(self, name: str, **fields: str | list[str] | None) -> list[dict]:
+    def chat(self, name: str, **fields: str | None) -> list[dict]:
         """Build the messages of one request, in the OpenAI chat format.
 
         Args:
             name: Name of the prompt, such as `audit_i2t`.
             fields: Values of the template's fields. A field that ends in `_image` takes a data URL, or None to leave
-                its line out. Any other takes a text or a list of texts, which are quoted.
+                its line out. Any other takes a text, which is quoted.
         """
         urls = {f"{{{field}}}": value for field, value in fields.items() if field.endswith(IMAGE)}
-        values = {field: _quoted(value) for field, value in fields.items() if not field.endswith(IMAGE)}
+        values = {field: quote(value or "") for field, value in fields.items() if not field.endswith(IMAGE)}
         system, user = self._render(name, {url[1:-1]: url for url in urls} | values).split(DASHES)
         parts: list[dict] = []
         for line in filter(None, map(str.strip, user.split("\n"))):
@@ -130,9 +129,8 @@ class Prompts:
 
     def _render(self, name: str, fields: dict[str, Any], source: str | None = None) -> str:
         """Fill a template: ours, the user's of this name, or `source`."""
-        file = name.removesuffix(GROUPED)
-        template = _template(source or self.own.get(file) or _read(file))
-        wording = {"audit": self.audit, "always_instruct": self.always_instruct, "grouped": file != name}
+        template = _template(source or self.own.get(name) or _read(name))
+        wording = {"audit": self.audit, "always_instruct": self.always_instruct}
         text, note = template.render(fields | wording), " ".join((self.notes or "").split())
         if not note:
             return text
@@ -148,7 +146,7 @@ class Prompts:
             return f"has {count} lines -----, not {ours.count(DASHES)}"
         try:
             needed, variables = _variables(ours), _variables(source)
-            texts = [self._render(name + ending, _names(name), source) for ending in ("", GROUPED)]
+            text = self._render(name, _names(name), source)
         except (TemplateError, TypeError) as error:  # the second one if it includes another file
             return f"cannot be filled: {' '.join(str(error).split())[:200]}"
         missing = [f"{{{{ {field} }}}}" for field in sorted(needed - variables - WORDINGS)]
@@ -156,7 +154,7 @@ class Prompts:
         if missing := [*(key for key in keys if key not in source), *missing]:
             return f"lacks {', '.join(missing)}"
         for field in sorted(needed):
-            if field.endswith(IMAGE) and not all(re.search(rf" {{{field}}} *$", text, re.MULTILINE) for text in texts):
+            if field.endswith(IMAGE) and not re.search(rf" {{{field}}} *$", text, re.MULTILINE):
                 return f"has no line that ends in a space and {{{{ {field} }}}}"
         if self.audit == "lenient" and "audit" in needed - variables:
             return 'has no lenient wording; add {% if audit == "lenient" %} or leave out `audit`'
@@ -195,10 +193,6 @@ def quote(text: str) -> str:
     return _UNSEEN.sub(lambda letter: json.dumps(letter[0])[1:-1], json.dumps(text, ensure_ascii=False))
 
 
-def _quoted(value: str | list[str] | None) -> str | list[str]:
-    return [quote(text) for text in value] if isinstance(value, list) else quote(value or "")
-
-
 @cache
 def _template(source: str) -> Template:
     return _JINJA.from_string(source)
@@ -211,9 +205,8 @@ def _variables(source: str) -> set[str]:
 
 
 def _names(name: str) -> dict[str, Any]:
-    """Return the name of each field of a prompt in braces, as a value of that field; lists have one item."""
-    names = {field: f"{{{field}}}" for field in _variables(_read(name.removesuffix(GROUPED))) - WORDINGS}
-    return {field: [text] if field.endswith("_captions") else text for field, text in names.items()}
+    """Return the name of each field of a prompt in braces, as a value of that field."""
+    return {field: f"{{{field}}}" for field in _variables(_read(name)) - WORDINGS}
 
 
 @cache

@@ -1,24 +1,26 @@
-"""Admit the images of a dataset whose rows all count, such as records: one that cannot be used is an error."""
+"""Admit the images of a dataset whose rows all count, such as records: one that cannot be used is an error.
+
+Only headers are read here, so a large dataset opens in seconds. Who decodes an image names a broken one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from datasets import Dataset, Image, concatenate_datasets
+from datasets import Dataset, Image
 from datasets.features.features import require_decoding
 
-from repair_hf.pairs.cells import anchored, equal_cells, misplaced, own_folders, undecoded
-from repair_hf.pairs.images import inspect_images
+from repair_hf.pairs.cells import anchored, misplaced, own_folders, uncopied
+from repair_hf.pairs.images import UNDECODABLE, TooLarge, open_image
 from repair_hf.pairs.problems import KINDS
 from repair_hf.runtime.options import UserError
 
 
-def admit_images(rows: Dataset, source: str | Path, columns: Sequence[str], *, decode: bool = True) -> Dataset:
+def admit_images(rows: Dataset, source: str | Path, columns: Sequence[str]) -> Dataset:
     """Check that images stand in `columns` alone, and lie in the data's own folder if they are not in the dataset.
 
-    With `decode`, each image is decoded too. Absent images are no error.
+    They must open, and none is decoded. Absent images are no error.
 
     Raises:
         UserError: If another column would open files, or an image cannot be used.
@@ -31,23 +33,19 @@ def admit_images(rows: Dataset, source: str | Path, columns: Sequence[str], *, d
     rows, folders = anchored(rows, columns, source), own_folders(source)
     for column in columns:
         _refuse({row: str(error) for row, error in misplaced(rows, column, folders).items()}, source, column)
-    for column, unusable in (_undecodable(rows, columns) if decode and columns else {}).items():
-        _refuse(unusable, source, column)
+        _refuse(_unopened(rows, column), source, column)
     return rows
 
 
-def _undecodable(rows: Dataset, columns: Sequence[str]) -> dict[str, dict[int, str]]:
-    """Return by column why images cannot be decoded, by row. An image that stands in many rows is decoded once."""
-    cells = concatenate_datasets([undecoded(rows, column).rename_column(column, "image") for column in columns])
-    is_there = cells.with_format("arrow")[:]["image"].is_valid()
-    there = is_there.to_numpy().nonzero()[0]
-    numbers = np.array(equal_cells(cells := cells.select(there), "image"))
-    _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
-    looks = inspect_images(cells.select(first))
-    found: dict[str, dict[int, str]] = {column: {} for column in columns}
-    for place, look in zip(there.tolist(), which.tolist(), strict=True):
-        if problem := looks[look].problem:
-            found[columns[place // len(rows)]][place % len(rows)] = KINDS[problem]
+def _unopened(rows: Dataset, column: str) -> dict[int, str]:
+    """Return why images cannot be opened, by row."""
+    found = {}
+    for row, file in enumerate(uncopied(rows, column)):
+        try:
+            if file is not None:
+                open_image(file).close()
+        except UNDECODABLE as error:
+            found[row] = KINDS["too_large_image" if isinstance(error, TooLarge) else "corrupt_image"]
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -112,6 +112,14 @@ def equal_cells(rows: Dataset, column: str) -> list[int]:
                     keys[row] += (("alone", row) if found is None else found,)
     numbers: dict[tuple, int] = {}
     return [numbers.setdefault(keys[row], len(numbers)) for row in of_row]
+
+
+def uncopied(rows: Dataset, column: str) -> Iterator[pa.Buffer | str | None]:
+    """Yield each image of a column: its bytes, without a copy of them, or its path; None for an absent cell."""
+    for table in rows.select_columns([column]).with_format("arrow").iter(CELLS_PER_READ):
+        for is_there, content, path in zip(table[column].is_valid(), *_fields(table[column]), strict=True):
+            found = content.as_buffer() if content.is_valid else path.as_py() or ""
+            yield found if is_there.as_py() else None
 
 
 def _read(content: pa.Scalar, path: str | None, share: int) -> int | bytes | None:

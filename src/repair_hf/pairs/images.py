@@ -15,11 +15,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import PIL.Image
 import PIL.ImageOps
+import pyarrow as pa
 from datasets import Dataset
 from huggingface_hub import cached_assets_path
 
@@ -143,18 +144,19 @@ def is_deep(image: PIL.Image.Image) -> bool:
     return image.mode.startswith(("I", "F"))
 
 
-def open_image(source: bytes | str) -> PIL.Image.Image:
+def open_image(source: bytes | pa.Buffer | str) -> PIL.Image.Image:
     """Open an image file, or its bytes, without decoding it yet.
 
     Raises:
         TooLarge: If its file, its pixels or the ratio of its sides are beyond the limits.
         OSError: If it is not in one of `FORMATS`. For other errors see `UNDECODABLE`.
     """
-    size = len(source) if isinstance(source, bytes) else os.path.getsize(source)
+    size = os.path.getsize(source) if isinstance(source, str) else len(source)
     if size > MAX_BYTES:
         raise TooLarge(f"the file has {size:,} bytes; at most {MAX_BYTES:,} are read")
     try:
-        image = PIL.Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
+        file: Any = io.BytesIO(source) if isinstance(source, bytes) else source
+        image = PIL.Image.open(pa.BufferReader(file) if isinstance(file, pa.Buffer) else file, formats=FORMATS)
     except PIL.Image.DecompressionBombError as error:
         raise TooLarge(str(error)) from error
     pixels, sides = image.width * image.height, sorted(image.size)

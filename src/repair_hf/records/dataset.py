@@ -145,11 +145,11 @@ def load_records(
     return records if pairs is None else restore_images(records, pairs)
 
 
-def load_kept(path_or_repo: Place, *, revision: str | None = None, decode: bool = True) -> Dataset:
+def load_kept(path_or_repo: Place, *, revision: str | None = None) -> Dataset:
     """Load the `records` config, even if it has no rows; a record that `check` refuses is an error.
 
-    Of a synthesis that stopped these are the records it had finished; a warning counts what is still open.
-    With `decode`, check that its images can be decoded; leave it out where only texts are read.
+    Of a synthesis that stopped these are the records it had finished; a warning counts what is still open. Images are
+    opened, and not decoded.
     """
     if isinstance(path_or_repo, Dataset | DatasetDict):
         rows = one_split(path_or_repo).with_format(None)
@@ -162,7 +162,7 @@ def load_kept(path_or_repo: Place, *, revision: str | None = None, decode: bool 
         )
     check(rows)
     images = [name for name in rows.column_names if isinstance(FEATURES[name], Image)]
-    return admit_images(rows, path_or_repo, images, decode=decode)
+    return admit_images(rows, path_or_repo, images)
 
 
 def one_split(data: Dataset | DatasetDict) -> Dataset:

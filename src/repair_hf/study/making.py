@@ -27,12 +27,12 @@ from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.progress import Progress
 from repair_hf.synthesis.candidates import Candidates
-from repair_hf.synthesis.captions import write
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.options import Format
 from repair_hf.synthesis.selection import pixels_of, select_captions
 from repair_hf.synthesis.sources import SCENE, SourceImages, UnreadableImage, open_picture
+from repair_hf.synthesis.steps import write
 from repair_hf.synthesis.workers import work_through
 
 T = TypeVar("T")

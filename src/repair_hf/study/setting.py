@@ -180,7 +180,7 @@ class Setting:
             check_llm(self.llm)
         if len(makers) < len(sources) or any(maker.edits or maker.draws for maker in makers):
             _check_knows(self, "editor", self.editor.editor)
-            check_editor(self.editor, from_text=any(maker.draws for maker in makers))
+            check_editor(self.editor, self.llm, from_text=any(maker.draws for maker in makers))
 
 
 def _check_knows(setting: Setting, option: str, model: str) -> None:

@@ -1,14 +1,22 @@
 """Candidate images of edits: each is made once, even if the run is interrupted.
 
-A file is named by what it was made from (editor, source, instruction, seed). It is not made again, unless a disk
-damaged it later, or it was not selected and is deleted, and now another retriever selects. Where an editor on this
-machine made no image, a file stands for it; what a provider did is in the ledger, under the name of the file.
+A file is named by what it was made from (editor, source, instruction, seed). It is not made again unless it is gone or
+damaged. What a provider did is in the ledger, under the name of the file.
+
+| file | means |
+|---|---|
+| `NAME.png`, `.webp` or `.jpg` | the candidate; written atomically, so a file that exists is complete |
+| `NAME.none` | an editor on this machine made no image; holds why |
+| `NAME.broken` | a disk damaged it |
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
+import os
+import shutil
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -16,21 +24,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
 from repair_hf.llm.cost import Usage
 from repair_hf.llm.errors import FailedRequest
 from repair_hf.llm.ledger import Ledger, Reply, Topic
 from repair_hf.llm.prompts import DRAW, draws
 from repair_hf.llm.sending import Question, Send
-from repair_hf.runtime.run_folder import write_atomically
-from repair_hf.synthesis.candidate_files import (
-    FOLDER,
-    SUFFIXES,
-    candidate_files,
-    is_damaged,
-    refusal_file,
-    save_candidate,
-    was_let_go,
-)
+from repair_hf.pairs.images import UNDECODABLE, open_image
+from repair_hf.runtime.run_folder import digest, write_atomically
 from repair_hf.synthesis.hosted import NO_IMAGE, HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.options import Format
@@ -39,6 +42,10 @@ from repair_hf.synthesis.sources import SourceImages, open_picture
 
 logger = logging.getLogger(__name__)
 
+FOLDER = "candidates"  # beside the ledger
+SUFFIXES = {"png": ".png", "webp": ".webp", "jpeg": ".jpg"}  # by the option `editor_format`
+SMALLEST = 16  # pixels of a side
+QUALITY = 85  # of a JPEG: about a sixth of the bytes of a PNG
 ATTEMPTS = 2  # at an image, if an answer holds none and names no filter
 GRACE = 60.0  # seconds that images on their way get to arrive when a run stops; they are paid for already
 
@@ -47,8 +54,7 @@ class Candidates:
     """Make and keep the candidate images of a run.
 
     `seed` fixes the editor's draws; an editor at a provider takes none, there it only separates runs. Images lie
-    beside the ledger, which pays for those of such an editor. New ones get the format `save_as`. Those that the
-    `retriever` of this digest once did not select are not made again.
+    beside the ledger, which pays for those of such an editor. New ones get the format `save_as`.
 
     Attributes:
         made: How many candidates this run has made; `found` were there.
@@ -67,11 +73,9 @@ class Candidates:
         count: int,
         seed: int,
         save_as: Format = "png",
-        retriever: str = "",
     ) -> None:
         self.editor, self.sources, self.ledger, self.count, self.seed = editor, sources, ledger, count, seed
-        self.suffix, self.retriever = SUFFIXES[save_as], retriever
-        self.folder = ledger.folder / FOLDER
+        self.suffix, self.folder = SUFFIXES[save_as], ledger.folder / FOLDER
         self._sender = editor.sender(ledger) if isinstance(editor, HostedEditor) else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="image-editor")  # of an editor on this machine
         self.made, self.found, self.usage = 0, 0, Usage()
@@ -103,8 +107,6 @@ class Candidates:
     async def make(self, fp: int, instruction: str) -> list[Path | None]:
         """The files of the M candidates; None where the editor gave no image. Equal edits are made once.
 
-        A file that does not exist was not selected before.
-
         Raises:
             UnreadableImage: If the source cannot be opened.
             RunStopped: If the editor or its provider failed, or a ceiling is reached.
@@ -118,33 +120,39 @@ class Candidates:
         return await asyncio.shield(self._edits[name])
 
     def why_none(self, fp: int, instruction: str) -> str:
-        """Say why an edit has no candidates: the editor made none, or could not be reached (`UNREACHED`)."""
+        """Say why an edit has no candidates: what the editor gave, or that it was not reached (`UNREACHED`)."""
         paths = self._paths(fp, instruction)
         if self._missing(paths):
             return UNREACHED
-        calls = [] if self._sender is None else [self.ledger.find(path.stem) for path in paths]
-        words = {call.reply.finish for call in calls if call and call.reply and call.state == "answered"}
-        return f"no candidate could be made: {'; '.join(sorted(words))}" if words else "no candidate could be made"
+        reasons = {reason for path in paths if (reason := self._why_none(path))}
+        return f"no candidate could be made: {'; '.join(sorted(reasons))}" if reasons else "no candidate could be made"
+
+    def _why_none(self, path: Path) -> str:
+        if self._sender is None:
+            return path.with_suffix(".none").read_text(encoding="utf-8").strip()
+        call = self.ledger.find(path.stem)
+        if call is None or call.reply is None:
+            return ""
+        return call.reply.text if call.state == "rejected" else call.reply.finish
 
     def _paths(self, fp: int, instruction: str) -> list[Path]:
-        """Return the files of the candidates of an edit."""
-        made_from: dict[str, Any] = {"source": self.sources.digest(fp), "instruction": instruction, "seed": self.seed}
+        """Return the files of the candidates of an edit. Those that exist may have another suffix."""
+        made_from: dict[str, Any] = {"editor": self.editor.id, "source": self.sources.digest(fp)}
+        made_from |= {"instruction": instruction, "seed": self.seed}
         if instruction.startswith(DRAW) and not draws(instruction):  # an edit in the words of a drawing
             made_from |= {"draws": False}
-        return candidate_files(self.folder, self.count, {"editor": self.editor.id, **made_from}, self.suffix)
-
-    def _exists(self, path: Path) -> bool:
-        """Return whether a candidate is there, or needed no more."""
-        return path.is_file() or was_let_go(path, self.retriever)
+        names = [digest({**made_from, "candidate": m}) for m in range(self.count)]
+        places = [self.folder / name[:2] / f"{name}{self.suffix}" for name in names]
+        return [next(filter(Path.is_file, map(place.with_suffix, SUFFIXES.values())), place) for place in places]
 
     def _missing(self, paths: list[Path]) -> list[Path]:
         """Return the candidates that are still to be made."""
-        return [path for path in paths if not self._exists(path) and not self._is_refused(path)]
+        return [path for path in paths if not path.is_file() and not self._is_refused(path)]
 
     def _is_refused(self, path: Path) -> bool:
         """Return whether an editor is known to make no image here."""
         if self._sender is None:
-            return refusal_file(path).is_file()
+            return path.with_suffix(".none").is_file()
         call = self.ledger.find(path.stem)
         return call is not None and call.reply is not None and Path(call.reply.text).stem != path.stem
 
@@ -162,7 +170,7 @@ class Candidates:
             else:
                 send = await self.editor.request(file, instruction)
                 await _all(self._buy(self.editor, send, path) for path in missing)
-        given = [path if self._exists(path) else None for path in paths]
+        given = [path if path.is_file() else None for path in paths]
         for path in paths:
             call = None if path in missing or self._sender is None else self.ledger.find(path.stem)
             if call is not None and call.reply is not None:
@@ -226,7 +234,58 @@ def edit_here(editor: ImageEditor, source: bytes, instruction: str, paths: Seque
     for path, image in zip(paths, editor.edit(open_picture(source), instruction, seeds), strict=True):
         if fault := save_candidate(path, image):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(refusal_file(path), fault + "\n")
+            write_atomically(path.with_suffix(".none"), fault + "\n")
+
+
+def save_candidate(path: Path, image: Image.Image | None) -> str | None:
+    """Write a candidate in the format of its suffix, PNG and WebP without loss; or return why the image is none."""
+    if image is None:
+        return "no image that can be read"
+    if min(image.size) < SMALLEST:
+        return f"an image of {image.width} x {image.height} pixels"
+    if not image.getbbox():  # by a safety checker, or because numbers overflowed in half precision
+        return "a black image"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    buffer = io.BytesIO()
+    if path.suffix == ".jpg":
+        image.convert("RGB").save(buffer, "JPEG", quality=QUALITY)
+    elif path.suffix == ".webp":
+        image.save(buffer, "WEBP", lossless=True, exact=True)
+    else:
+        notes = PngInfo()
+        for key, value in image.info.items():
+            if isinstance(value, str):
+                notes.add_itxt(str(key), value)
+        image.save(buffer, "PNG", pnginfo=notes, compress_level=3)  # a third of the time of level 6, 5% more bytes
+    write_atomically(path, buffer.getvalue())
+    return None
+
+
+def is_damaged(path: Path) -> bool:
+    """Return whether a candidate's file can no longer be read."""
+    try:
+        with open_image(path.read_bytes()) as image:
+            image.verify() if image.format == "PNG" else image.load()  # a PNG has checksums
+    except UNDECODABLE:
+        return True
+    return False
+
+
+def link_candidates(source: Path, target: Path) -> None:
+    """Take over the candidate images of another folder; without hard links they are copied."""
+    if (source / FOLDER).is_dir():
+        shutil.copytree(source / FOLDER, target / FOLDER, copy_function=_link, dirs_exist_ok=True)
+
+
+def _link(source: str, target: str) -> None:
+    if os.path.exists(target):  # another folder has the same image
+        return
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or a file system without hard links
+        draft = f"{target}.tmp"
+        shutil.copyfile(source, draft)
+        os.replace(draft, target)  # a copy is whole or absent
 
 
 async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -53,6 +53,7 @@ from repair_hf.synthesis.models import (
     prompts_of,
 )
 from repair_hf.synthesis.options import ContrastEditorOptions, ContrastOptions, LLMOptions
+from repair_hf.synthesis.own import OwnEditor, OwnLLM, id_of
 from repair_hf.synthesis.pipeline import run_to_end
 from repair_hf.synthesis.sources import SourceImages
 from repair_hf.synthesis.workers import work_through
@@ -63,14 +64,16 @@ SAMPLE = 24  # items of an estimate
 SPACE = 4 * 2**20  # bytes that a run needs at least
 
 
-def contrast_set(pairs: Pairs, *, llm: str, output: str | Path, editor: str | None = None, **options: Any) -> Dataset:
+def contrast_set(
+    pairs: Pairs, *, llm: str | OwnLLM, output: str | Path, editor: str | OwnEditor | None = None, **options: Any
+) -> Dataset:
     """Make a contrast set in a folder, as `repair-hf contrast` does; the same call resumes.
 
     Args:
         pairs: Images and captions, of a split that nothing is trained on.
-        llm: Id of the LLM, such as `gemini/gemini-3.5-flash-lite`.
+        llm: Id of the LLM, such as `gemini/gemini-3.5-flash-lite`, or a function, as for `synthesize`.
         output: Folder for the set, the ledger and the candidate images.
-        editor: Id of the image editor; None makes one-picture cases.
+        editor: Id of the image editor, or a function, as for `synthesize`; None makes one-picture cases.
         options: Other options of `repair-hf contrast`, such as `max_items=500` or `max_usd=5`.
 
     Returns:
@@ -88,7 +91,8 @@ def contrast_set(pairs: Pairs, *, llm: str, output: str | Path, editor: str | No
     """
     expect(pairs, Pairs, "pairs", MAKE_PAIRS)
     kinds = (LLMOptions, ContrastEditorOptions, ContrastOptions)
-    of_llm, of_editor, wanted = fill(kinds, options | {"llm": llm, "editor": editor}, "contrast_set")
+    named = {"llm": id_of(llm), "editor": None if editor is None else id_of(editor)}
+    of_llm, of_editor, wanted = fill(kinds, options | named, "contrast_set")
     ContrastSet(pairs, of_llm, of_editor, wanted, output=output).run()
     return load_dataset(str(output), split="test")
 
@@ -145,7 +149,7 @@ class ContrastSet:
         """Check keys and ids of the models before anything is loaded."""
         check_llm(self.llm)
         if self.has_editor:
-            check_editor(self.editor)
+            check_editor(self.editor, self.llm)
 
     def run(self) -> dict[str, Any]:
         """Make the set, and return its summary; a finished one is left as it is.

@@ -19,11 +19,10 @@ from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.records.columns import KINDS, Kind
 from repair_hf.records.columns import REASONS as REASONS_OF_RECORDS
-from repair_hf.synthesis.audit import audit
 from repair_hf.synthesis.candidates import Candidates
-from repair_hf.synthesis.captions import one_line
 from repair_hf.synthesis.selection import pixels_of
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage, image_url, open_picture
+from repair_hf.synthesis.steps import audit, one_line
 
 REASONS = {
     "caption_false": "the audit found that the caption does not fit its picture",
@@ -132,7 +131,7 @@ class ItemMaker:
             await self._audit(self.sources.url(item.image), change.answer, text, "edit_false", "edit_too_similar")
 
     async def _edit(self, images: Candidates, item: Item, changed: str) -> str:
-        """Edit the picture to fit the changed caption; return it as a data URL."""
+        """Edit the picture to fit the changed caption; return it for a question."""
         instruction = fit_instruction(changed)
         (item.edited,) = await images.make(item.image, instruction)
         if item.edited is None:
@@ -141,7 +140,7 @@ class ItemMaker:
         before = await asyncio.to_thread(lambda: pixels_of(self.sources.picture(item.image)))
         if pixels_of(open_picture(data)) == before:
             raise Unusable("no_op", "the editor changed nothing")
-        return await asyncio.to_thread(image_url, data, self.sources.longest_side)
+        return image_url(data, self.sources.longest_side)
 
     async def _audit(self, url: str, own: str, other: str, if_own_is_false: str, if_other_is_true: str) -> None:
         """Check that of two captions the first is true of a picture, and the second false."""

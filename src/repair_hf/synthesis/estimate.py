@@ -37,10 +37,11 @@ INSTRUCTION = (
     "The caption says that the umbrella is red, while the image shows a blue one held by the "
     "woman. Therefore, replace 'a red umbrella' with 'a blue umbrella'."
 )
-VERDICT = {"fp_reason": REASON, "fp_too_similar": False}  # also that on each caption of a group
-ANSWER: dict[str, Any] = VERDICT | {
+ANSWER: dict[str, Any] = {
     "gt_reason": REASON,
     "gt_valid": True,
+    "fp_reason": REASON,
+    "fp_too_similar": False,
     "error_types": ["Object"],
     "edit_instruction": INSTRUCTION,
     "answer": CAPTION,
@@ -111,13 +112,13 @@ def rehearse(
     tasks = [builder.task(row) for row in sample]
     with Ledger() as ledger:
         chat = ChatModel("rehearsal", ledger=ledger, provider=counting(model), prompts=prompts)
-        images: Any = _NoImages()
+        images: Any = NoImages()
         workers = RepairWorkers(chat, images, builder, options, bar=tqdm(disable=True))
         asyncio.run(workers.run(tasks))
     return Rehearsal(chat.usage, Counter(task.direction for task in tasks if task.reason != "unreadable_image"))
 
 
-class _NoImages:
+class NoImages:
     """Stands in for `Candidates`, and edits no image."""
 
     usage = Usage()
@@ -157,4 +158,4 @@ def counting(model: str) -> Provider:
 def _typical_answer(request: Mapping[str, Any]) -> str:
     """An answer of usual length that keeps the failure, with the requested fields."""
     fields = request["response_format"]["json_schema"]["schema"]["properties"]
-    return json.dumps({name: ANSWER.get(name, VERDICT) for name in fields})
+    return json.dumps({name: ANSWER[name] for name in fields})

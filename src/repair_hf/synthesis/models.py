@@ -1,9 +1,9 @@
 """The models of a synthesis, by id: an LLM and an image editor.
 
 The id says where a model is. The toy world has two LLMs and two editors (`toyworld.errors`). An editor that is an
-existing folder, or whose id begins with no provider of LiteLLM, is loaded on this machine by `diffusers`. Everything
-else goes to LiteLLM. A prefix `litellm:` or `diffusers:` decides ambiguous ids, such as a Hub organization named like
-a provider.
+existing folder, or whose id begins with no provider of LiteLLM, is loaded on this machine by `diffusers`. A function
+of Python has an id too (`own`). Everything else goes to LiteLLM. A prefix `litellm:` or `diffusers:` decides ambiguous
+ids, such as a Hub organization named like a provider.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import processes
 from repair_hf.synthesis.options import EditorOptions, LLMOptions
+from repair_hf.synthesis.own import PythonEditor, function_of, own_llm
 from repair_hf.toyworld.errors import EDITORS, LLMS, Errors, errors_of, is_one_of, name_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from repair_hf.synthesis.hosted import HostedEditor
     from repair_hf.synthesis.images import ImageEditor
 
-Place = Literal["world", "here", "litellm"]
+Place = Literal["world", "here", "litellm", "python"]
 
 ORACLE = "world/oracle"
 
@@ -57,9 +58,10 @@ def check_llm(options: LLMOptions) -> None:
     """Check what can be checked of the LLM without asking it.
 
     Raises:
-        UserError: If it has no key, or it cannot do what the options ask.
+        UserError: If it has no key or, under a ceiling in dollars, no price, or it cannot do what the options ask.
     """
     from repair_hf.llm.batch_api import batch_route
+    from repair_hf.llm.cost import price_per_token
 
     (place, name), count = find_llm(options), processes().count
     if options.batch and (place != "litellm" or count > 1):
@@ -70,16 +72,23 @@ def check_llm(options: LLMOptions) -> None:
     if options.reasoning_effort is not None and place != "litellm":
         raise UserError(f"`reasoning_effort` needs a provider, and --llm {options.llm} has none; leave it out.")
     _check_key(place, name, options.llm_base_url)
+    if place == "litellm":
+        _check_price(name, options, has_price=price_per_token(name, batch=options.batch) is not None)
 
 
-def check_editor(options: EditorOptions, *, from_text: bool = False) -> None:
+def check_editor(options: EditorOptions, llm: LLMOptions, *, from_text: bool = False) -> None:
     """Check what can be checked of the image editor without loading it; `from_text` if it is to draw as well.
 
     Raises:
-        UserError: If there is no such model, its provider has no key, or it cannot do what the options ask.
+        UserError: If there is no such model, its provider has no key or, under a ceiling in dollars, no price, or it
+            cannot do what the options ask.
     """
     place, name = find_editor(options)
     _check_key(place, name, options.editor_base_url)
+    if place == "litellm":
+        from repair_hf.synthesis.hosted import HostedEditor
+
+        _check_price(name, llm, has_price=bool(HostedEditor(name).price_bound))
     if place == "world" and options.editor_format != "png":
         raise UserError("`editor_format` must be png for the toy world, whose files hold their scene; leave it out.")
     if place == "here":
@@ -122,12 +131,13 @@ def open_chat(options: LLMOptions, ledger: Ledger) -> ChatModel:
     place, name = find_llm(options)
     if not options.batch:
         refuse_if_waiting(ledger)
+    provider = oracle.provider(name) if place == "world" else own_llm(name) if place == "python" else None
     return ChatModel(
         name_of(name, LLMS) if place == "world" else name,
         ledger=ledger,
         base_url=options.llm_base_url,
         options=options,
-        provider=oracle.provider(name) if place == "world" else None,
+        provider=provider,
         batches=Batches(name, ledger, base_url=options.llm_base_url) if options.batch else None,
         prompts=prompts_of(options),
     )
@@ -145,6 +155,8 @@ def open_editor(options: EditorOptions, llm: LLMOptions) -> ImageEditor | Hosted
         from repair_hf.toyworld.editor import WorldEditor
 
         return WorldEditor(name)
+    if place == "python":
+        return PythonEditor(name, prompts_of(llm))
     if place == "litellm":
         from repair_hf.synthesis.hosted import CONCURRENCY, HostedEditor
 
@@ -184,10 +196,22 @@ def _check_key(place: Place, name: str, base_url: str | None) -> None:
         check_key(name, base_url)
 
 
+def _check_price(name: str, options: LLMOptions, *, has_price: bool) -> None:
+    """Raise the error that a run would, if a ceiling in dollars is set for a model without a price."""
+    from repair_hf.llm.ledger import Ceilings, Ledger
+    from repair_hf.llm.sending import Sender
+
+    with Ledger(ceilings=Ceilings(options.max_usd)) as ledger:
+        Sender(name, ledger, options, has_price=has_price)
+
+
 def _find(id: str, toys: Mapping[str, Errors], base_url: str | None) -> tuple[Place, str]:
     prefix, colon, name = id.partition(":")
     if colon and prefix in ("litellm", "diffusers"):
         return ("litellm" if prefix == "litellm" else "here"), name
+    if colon and prefix == "python":
+        function_of(id)  # an error of the user, if there is none
+        return "python", id
     if base_url is not None:
         return "litellm", id
     if is_one_of(id, toys):

@@ -102,11 +102,6 @@ class EditorOptions(Bounded):
     editor_format: Format = opt(
         "png", "Files of edited images: png and webp lose nothing, jpeg takes a sixth of the disk."
     )
-    keep_candidates: bool = opt(
-        True,
-        "Keep edited images that were not selected. A provider's are always kept; others are made again if needed.",
-        neutral=True,
-    )
 
 
 @dataclass(kw_only=True)
@@ -118,12 +113,7 @@ class RepairOptions(Bounded):
     audited: bool = opt(True, "Let the LLM check each failure before it is edited.")
     seed: int = opt(0, "Seed of the LLM and the image editor.", least=0, most=SEEDS - 1)
     attach_image: bool = opt(False, "Show the query image to the LLM that edits a caption.")
-    grouped_audit: bool = opt(False, "Audit all false positives of an image in one request.")
     image_side: int = opt(LONGEST_SIDE, "Longest side, in pixels, of images sent to the LLM.", least=SMALLEST_SIDE)
-
-    def is_grouped(self, direction: str) -> bool:
-        """Whether the false positives of one query are audited in one request."""
-        return self.audited and self.grouped_audit and direction == "i2t"
 
     def as_keywords(self) -> dict[str, Any]:
         """These options as keywords of `Synthesizer`, without what a subclass adds."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from repair_hf.llm.ledger_file import query
 from repair_hf.records.columns import REASONS
 from repair_hf.records.dataset import load_dropped
 from repair_hf.runtime.run_folder import RunStopped
@@ -43,6 +44,12 @@ def unanswered(folder: Path, summary: Mapping[str, Any], most: int) -> Counter[s
     if dropped["editor_failed"]:
         found["editor_failed"] = load_dropped(folder)["detail"][:].count(UNREACHED)
     return found
+
+
+def assumed_in(folder: Path) -> tuple[int, float]:
+    """Count the requests of a folder whose answers did not arrive, and the dollars that are assumed for them."""
+    wanted = "SELECT COUNT(*), TOTAL(worst) FROM call WHERE run = :run AND state = 'lost'"
+    return next((tuple(row) for row in query(folder, wanted)), (0, 0.0))
 
 
 def can_add(folder: Path, summary: Mapping[str, Any], most: int) -> bool:

@@ -10,7 +10,7 @@ ledger, and the main process builds the records. The number of processes may cha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,19 +20,21 @@ from datasets import Dataset
 from repair_hf.encoder.embedder import Embedder
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.cost import Usage, known_dollars, merged_usage
+from repair_hf.llm.ledger import Ledger
+from repair_hf.llm.ledger_file import FILE
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import DROPPED_FEATURES
 from repair_hf.records.dataset import build
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.progress import Progress
 from repair_hf.runtime.run_folder import RunStopped
-from repair_hf.synthesis.candidate_files import let_go
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.options import Format, RepairOptions
+from repair_hf.synthesis.own import OwnEditor, OwnLLM, PythonEditor, id_of, own_llm
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
-from repair_hf.synthesis.selection import select_candidate, select_captions, select_images
+from repair_hf.synthesis.selection import select_captions, select_images
 from repair_hf.synthesis.sources import SourceImages
 from repair_hf.synthesis.workers import RepairWorkers
 
@@ -54,12 +56,12 @@ class Synthesizer:
     Args:
         pairs: What the failures were mined from.
         encoder: The retriever that failed; it chooses among the candidates.
-        chat: The LLM, with the ledger that keeps its answers; candidate images lie beside it.
-        editor: The image editor.
+        chat: The LLM: a `ChatModel` with the ledger that keeps its answers, beside which candidate images lie; or a
+            function, as for `synthesize`, whose ledger is in the folder of the run.
+        editor: The image editor: an `ImageEditor`, a `HostedEditor`, or a function, as for `synthesize`.
         round: Number of this round of repair; later rounds start from the repaired retriever.
         save_as: Format of new candidate images.
-        keep_candidates: Whether to keep images of an editor on this machine that neither `select` would take.
-        options: Fields of `RepairOptions`, such as `candidates=5` or `grouped_audit=True`.
+        options: Fields of `RepairOptions`, such as `candidates=5` or `audited=False`.
 
     Attributes:
         images_made: How many candidate images the last run made, in all processes.
@@ -76,17 +78,19 @@ class Synthesizer:
         self,
         pairs: Pairs,
         encoder: Embedder,
-        chat: ChatModel,
-        editor: ImageEditor | HostedEditor,
+        chat: ChatModel | OwnLLM,
+        editor: ImageEditor | HostedEditor | OwnEditor,
         *,
         round: int = 1,
         save_as: Format = "png",
-        keep_candidates: bool = True,
         **options: Any,
     ) -> None:
         self.options, self.round = RepairOptions(**options), round
-        self.save_as, self.keep_candidates = save_as, keep_candidates
-        self.encoder, self.chat, self.editor = encoder, chat, editor
+        self.save_as, self.encoder, self._llm = save_as, encoder, None if isinstance(chat, ChatModel) else id_of(chat)
+        if isinstance(chat, ChatModel):
+            self.chat = chat
+        is_editor = isinstance(editor, HostedEditor) or hasattr(editor, "edit")
+        self.editor: Any = editor if is_editor else PythonEditor(id_of(editor))  # type: ignore[arg-type]
         self.builder = RecordBuilder(pairs, SourceImages(pairs.images, longest_side=self.options.image_side))
         self.images_made, self.images_found, self.image_dollars = 0, 0, 0.0
         self.watch: Callable[[RepairTask], None] | None = None
@@ -119,12 +123,19 @@ class Synthesizer:
 
     def repair(self, failures: Dataset, folder: str | Path) -> Repaired:
         """As `run`, but if it is stopped, or interrupted, return what was finished until then."""
-        self.builder.check(failures)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        if self._llm is None:
+            return self._repair(failures, folder)
+        with Ledger(folder / FILE) as ledger:
+            self.chat = ChatModel(self._llm, ledger=ledger, provider=own_llm(self._llm))
+            return self._repair(failures, folder)
+
+    def _repair(self, failures: Dataset, folder: Path) -> Repaired:
+        self.builder.check(failures)
         tasks, stop = self._share([self.builder.task(row) for row in failures.to_list()])
         if processes().is_main:
-            self._build(tasks, folder, is_whole=stop is None)
+            self._build(tasks, folder)
         processes().gather(None)  # the files are there
         records, dropped = (Dataset.from_file(str(folder / name)) for name in (RECORDS, DROPPED))
         return Repaired(records, dropped, len(failures) - len(tasks), stop)
@@ -136,9 +147,9 @@ class Synthesizer:
             KeyboardInterrupt: With several processes, of which the others may be gone.
         """
         everyone, stop = processes(), None
-        own = {
-            at: task for at, task in enumerate(tasks) if everyone.count == 1 or everyone.owns(self._work_name(task))
-        }
+        own = dict(enumerate(tasks))
+        if everyone.count > 1:  # tasks that share questions or edits fall to one process
+            own = {at: task for at, task in own.items() if everyone.owns(self.builder.content(task, "fp"))}
         images = Candidates(
             self.editor,
             self.builder.sources,
@@ -146,7 +157,6 @@ class Synthesizer:
             count=self.options.candidates,
             seed=self.options.seed,
             save_as=self.save_as,
-            retriever=self.encoder.digest,
         )
         self._image_usage = images.usage
         try:
@@ -168,15 +178,8 @@ class Synthesizer:
         finished = {at: task for part in parts for at, task in part.items()}
         return [finished[at] for at in sorted(finished)], stop
 
-    def _work_name(self, task: RepairTask) -> str:
-        """Name the work of a task: tasks that share questions or edits have equal names."""
-        return self.builder.content(task, "q" if self.options.is_grouped(task.direction) else "fp")
-
-    def _build(self, tasks: list[RepairTask], folder: Path, *, is_whole: bool) -> None:
-        """Select among the candidates, and write the files behind the two datasets.
-
-        Candidates that were not selected may go once the run `is_whole`.
-        """
+    def _build(self, tasks: list[RepairTask], folder: Path) -> None:
+        """Select among the candidates, and write the files behind the two datasets."""
         self._select(tasks)
         made_by = {
             "round": self.round,
@@ -190,9 +193,6 @@ class Synthesizer:
         dropped = (self.builder.columns(task) | made_by for task in tasks if task.reason is not None)
         build(records, folder / RECORDS)
         build(dropped, folder / DROPPED, DROPPED_FEATURES)
-        if is_whole and not (self.keep_candidates or isinstance(self.editor, HostedEditor)):
-            for path, similarity in unselected_files(tasks).items():
-                let_go(path, similarity, self.encoder.digest)
 
     def _select(self, tasks: list[RepairTask]) -> None:
         edited = [task for task in tasks if task.reason is None]
@@ -220,21 +220,6 @@ class Synthesizer:
             workers = RepairWorkers(self.chat, images, self.builder, self.options, bar=bar, watch=self.watch)
             await workers.run(tasks)
         await self.chat.submit(workers.waiting)
-
-
-def unselected_files(tasks: Iterable[RepairTask]) -> dict[Path, float | None]:
-    """Return files of edited images, with similarity, that no task needs, neither by `nearest` nor by `first`."""
-    found: dict[Path, float | None] = {}
-    needed = set()
-    for task in tasks:
-        if task.direction != "t2i" or task.selection is None:  # dropped before
-            continue
-        similarities = task.selection.similarities
-        is_there = [path is not None and path.is_file() for path in task.candidates]
-        choices = [select_candidate(similarities, select, is_there).candidate for select in ("nearest", "first")]
-        needed |= {task.candidates[place] for place in choices if place is not None}
-        found |= {path: similarities[place] for place, path in enumerate(task.candidates) if is_there[place]}
-    return {path: similarity for path, similarity in found.items() if path not in needed}
 
 
 def run_to_end(work: Coroutine[Any, Any, None]) -> None:

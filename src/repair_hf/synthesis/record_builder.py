@@ -14,9 +14,9 @@ from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import MODALITIES, SOURCES
 from repair_hf.records.dataset import record_id
 from repair_hf.runtime.options import UserError
-from repair_hf.synthesis.audit import Verdict
 from repair_hf.synthesis.selection import Selection
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage
+from repair_hf.synthesis.steps import Verdict
 
 SCORES = ("fp_score", "fp_rank", "gt_score", "gt_rank")
 
@@ -96,7 +96,7 @@ class RecordBuilder:
         return RepairTask(row, {"q": q, "gt": int(gt), "fp": row["fp"]})
 
     def shown(self, task: RepairTask, *roles: str) -> dict[str, str]:
-        """What the LLM sees of a failure: captions as text, images as data URLs."""
+        """What the LLM sees of a failure: captions as text, and what stands for images (`ImageURL`)."""
         kinds = MODALITIES[task.direction]
         return {
             role: self.captions[task.at[role]] if kinds[role] == "text" else self.sources.url(task.at[role])

@@ -26,7 +26,7 @@ def earlier_rounds(folders: Sequence[str | Path]) -> tuple[set[Name], int]:
     failures: set[Name] = set()
     newest = len(folders)  # a round without new failures has no row that gives its number
     for folder in folders:
-        for table in (load_kept(folder, decode=False), load_dropped(folder)):
+        for table in (load_kept(folder), load_dropped(folder)):
             failures |= set(_names(table))
             newest = max([newest, *(number or 0 for number in table["round"][:])])
     return failures, newest + 1
@@ -46,7 +46,7 @@ def leave_out(failures: Dataset, earlier: set[Name]) -> Dataset:
 
 def names_in(folder: Path) -> set[Name]:
     """(direction, q_id, fp_id) of the failures that a folder repaired or dropped."""
-    return {name for table in (load_kept(folder, decode=False), load_dropped(folder)) for name in _names(table)}
+    return {name for table in (load_kept(folder), load_dropped(folder)) for name in _names(table)}
 
 
 def records_of_rounds(run: Path) -> list[Path]:

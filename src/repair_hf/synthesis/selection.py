@@ -7,10 +7,11 @@ only in case, spacing or final punctuation, or an image with the same pixels.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from PIL import Image
@@ -19,11 +20,12 @@ from repair_hf.encoder.embedder import Embedder
 from repair_hf.encoder.preprocessing import ahead
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.progress import Progress
-from repair_hf.synthesis.candidate_files import lost_similarity
 from repair_hf.synthesis.options import Select
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage, open_picture
 
 MAX_OPENED = 64  # images opened together; a few such batches are in memory
+TOGETHER = 512  # failures compared at a time: their vectors are in memory
+Embedded: TypeAlias = tuple[np.ndarray, Any]  # a vector (D,), and what is equal for equal content
 
 
 @dataclass(frozen=True)
@@ -41,20 +43,12 @@ class Selection:
 def select_captions(
     encoder: Embedder, fps: Sequence[str], candidates: Sequence[Sequence[str | None]], *, select: Select = "nearest"
 ) -> list[Selection]:
-    """Select among the candidates of each caption in `fps`. Every distinct text is embedded once."""
-    changed = [
-        [None if text is None or bare_caption(text) == bare_caption(fp) else text for text in texts]
-        for fp, texts in zip(fps, candidates, strict=True)
-    ]
-    distinct = list(dict.fromkeys([*fps, *(text for texts in changed for text in texts if text is not None)]))
-    if not distinct:
-        return []
-    embedded = encoder.embed_texts(distinct, desc="Embedding edited captions")  # (n, D)
-    vectors = dict(zip(distinct, embedded, strict=True))
-    return [
-        select_candidate([None if text is None else float(vectors[text] @ vectors[fp]) for text in texts], select)
-        for fp, texts in zip(fps, changed, strict=True)
-    ]
+    """Select among the candidates of each caption in `fps`."""
+
+    def embed(texts: list[str]) -> Iterator[Embedded]:
+        return zip(encoder.embed_texts(texts), map(bare_caption, texts), strict=True)
+
+    return _select(fps, candidates, embed, select, "Comparing captions")
 
 
 def select_images(
@@ -65,45 +59,69 @@ def select_images(
     *,
     select: Select = "nearest",
 ) -> list[Selection]:
-    """Select among the candidate files of each image in `fps`. Every distinct file is embedded once.
-
-    A file that was deleted, because it was not selected, keeps its similarity and is not selected now.
+    """Select among the candidate files of each image in `fps`.
 
     Shape:
         fps: (F,) rows of the pairs' images; candidates: (F, M).
     """
-    paths = list(dict.fromkeys(path for row in candidates for path in row if path is not None))
-    if not paths:
-        return [select_candidate([None] * len(row)) for row in candidates]
-    originals = _embed(encoder, list(dict.fromkeys(fps)), sources.picture, "Embedding false positives")
-    there = [path for path in paths if path.is_file()]
-    edited = _embed(encoder, there, _open_candidate, "Embedding edited images")
+    size = min(encoder.batch_size, MAX_OPENED)
 
-    def similarity(fp: int, path: Path | None) -> float | None:
-        if path is None:
-            return None
-        if path not in edited:
-            return lost_similarity(path)
-        return None if edited[path][1] == originals[fp][1] else float(edited[path][0] @ originals[fp][0])
+    def open_all(keys: list[int | Path]) -> list[Image.Image]:
+        return [_open_candidate(key) if isinstance(key, Path) else sources.picture(key) for key in keys]
 
-    return [
-        select_candidate([similarity(fp, path) for path in row], select, [path in edited for path in row])
-        for fp, row in zip(fps, candidates, strict=True)
-    ]
+    def embed(keys: list[int | Path]) -> Iterator[Embedded]:
+        batches = [keys[start : start + size] for start in range(0, len(keys), size)]
+        for pictures in ahead(open_all, batches):  # threads open the next ones meanwhile
+            yield from zip(encoder.embed_images(pictures), map(pixels_of, pictures), strict=True)
+
+    return _select(fps, candidates, embed, select, "Comparing images")
 
 
-def select_candidate(
-    similarities: Sequence[float | None], select: Select = "nearest", is_there: Sequence[bool] | None = None
-) -> Selection:
-    """Select the highest similarity, and the first of equals; or the first candidate that is not None.
+def _select(
+    fps: Sequence[Any],
+    candidates: Sequence[Sequence[Any]],
+    embed: Callable[[list], Iterator[Embedded]],
+    select: Select,
+    desc: str,
+) -> list[Selection]:
+    """Select among the candidates of each false positive. What equals it in content is left out.
 
-    Only those that are there, by default all, are selected.
+    Each distinct one is embedded once. Those of one false positive are compared together, and a vector is kept no
+    longer than another failure needs it.
     """
-    scores = {
-        place: value
-        for place, value in enumerate(similarities)
-        if value is not None and (is_there is None or is_there[place])
-    }
+    rows = [(fp, {fp, *some} - {None}) for fp, some in zip(fps, candidates, strict=True)]
+    uses = Counter(key for _, keys in rows for key in keys)
+    first = {fp: place for place, fp in reversed(list(enumerate(fps)))}
+    order = sorted(range(len(rows)), key=lambda place: first[fps[place]])
+    kept: dict[Any, Embedded] = {}
+    selections: dict[int, Selection] = {}
+
+    def similarity(fp: Any, key: Any) -> float | None:
+        if key is None or kept[key][1] == kept[fp][1]:
+            return None
+        return float(kept[key][0] @ kept[fp][0])
+
+    with Progress(total=len(rows), desc=desc, unit=" failures") as bar:
+        for start in range(0, len(order), TOGETHER):
+            places = order[start : start + TOGETHER]
+            new = list(dict.fromkeys(key for place in places for key in (fps[place], *candidates[place])))
+            new = [key for key in new if key is not None and key not in kept]
+            kept |= zip(new, embed(new), strict=True) if new else ()
+            for place in places:
+                fp, keys = rows[place]
+                scores = [similarity(fp, key) for key in candidates[place]]
+                selections[place] = select_candidate(scores, select)
+                uses.subtract(keys)
+                for key in keys:
+                    if not uses[key]:
+                        del kept[key]
+            bar.update(len(places))
+    return [selections[place] for place in range(len(rows))]
+
+
+def select_candidate(similarities: Sequence[float | None], select: Select = "nearest") -> Selection:
+    """Select the highest similarity, and the first of equals; or the first candidate that is not None."""
+    scores = {place: value for place, value in enumerate(similarities) if value is not None}
     best = next(iter(scores), None) if select == "first" else max(scores, key=scores.__getitem__, default=None)
     return Selection(candidate=best, similarities=tuple(similarities))
 
@@ -111,25 +129,6 @@ def select_candidate(
 def pixels_of(picture: Image.Image) -> bytes:
     """Digest of an image's pixels, whatever file they came in."""
     return hashlib.blake2b(repr(picture.size).encode() + picture.tobytes(), digest_size=16).digest()
-
-
-def _embed(
-    encoder: Embedder, keys: list, open_one: Callable[[Any], Image.Image], desc: str
-) -> dict[Any, tuple[np.ndarray, bytes]]:
-    """Embed images: return vector (D,) and digest of pixels by key.
-
-    A few are open at a time, so that memory does not grow; threads open the next ones meanwhile.
-    """
-    embedded = {}
-    size = min(encoder.batch_size, MAX_OPENED)
-    batches = [keys[start : start + size] for start in range(0, len(keys), size)]
-    with Progress(total=len(keys), desc=desc, unit=" images") as bar:
-        for batch, pictures in zip(batches, ahead(lambda keys: [open_one(key) for key in keys], batches), strict=True):
-            vectors = encoder.embed_images(pictures)  # (B, D)
-            for key, vector, picture in zip(batch, vectors, pictures, strict=True):
-                embedded[key] = vector, pixels_of(picture)
-            bar.update(len(batch))
-    return embedded
 
 
 def _open_candidate(path: Path) -> Image.Image:

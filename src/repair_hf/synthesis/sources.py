@@ -1,4 +1,4 @@
-"""The pairs' images as files, as data URLs for a provider, or decoded for the encoder.
+"""The pairs' images as files, in questions to a provider, or decoded for the encoder.
 
 Image files are untrusted: they are opened within limits (see `pairs.images.open_image`). What is sent to a provider is
 always encoded again from the pixels, so it holds no metadata: no place, no name, no thumbnail of what was cropped
@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+from collections.abc import Callable
 from functools import lru_cache
 
 import datasets
@@ -60,10 +61,19 @@ class SourceImages:
         return hashlib.sha256(self.file(index)).hexdigest()
 
     def _url(self, index: int) -> ImageURL:
-        return image_url(self.file(index), self.longest_side)
+        return _image_url(self.digest(index), self.longest_side, lambda: self.file(index))
 
 
 def image_url(data: bytes, longest_side: int = LONGEST_SIDE) -> ImageURL:
+    """Return what stands for an image file in a question; see `data_url`."""
+    return _image_url(hashlib.sha256(data).hexdigest(), longest_side, lambda: data)
+
+
+def _image_url(digest: str, longest_side: int, read: Callable[[], bytes]) -> ImageURL:
+    return ImageURL(f"{digest}/{longest_side}", lambda: data_url(read(), longest_side))
+
+
+def data_url(data: bytes, longest_side: int) -> str:
     """Encode an image file again without metadata, scaled down: a small PNG as PNG, anything else as JPEG.
 
     Raises:
@@ -80,8 +90,7 @@ def image_url(data: bytes, longest_side: int = LONGEST_SIDE) -> ImageURL:
     else:
         picture.save(buffer, "JPEG", quality=90)
     kind = "png" if is_small_png else "jpeg"
-    url = f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
-    return ImageURL(url, source=f"{hashlib.sha256(data).hexdigest()}/{longest_side}")
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 def open_picture(data: bytes) -> Image.Image:

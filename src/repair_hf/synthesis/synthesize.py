@@ -26,7 +26,7 @@ from repair_hf.runtime.options import UserError, expect, fields_of, fill
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
-from repair_hf.synthesis.candidate_files import FOLDER, link_candidates
+from repair_hf.synthesis.candidates import FOLDER, link_candidates
 from repair_hf.synthesis.models import (
     check_editor,
     check_llm,
@@ -38,6 +38,7 @@ from repair_hf.synthesis.models import (
 )
 from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesizeOptions
 from repair_hf.synthesis.outcome import can_add, require_records
+from repair_hf.synthesis.own import OwnEditor, OwnLLM, id_of
 from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.rounds import earlier_rounds, leave_out, names_in
@@ -61,8 +62,8 @@ def synthesize(
     pairs: Pairs,
     model: Retriever,
     *,
-    llm: str,
-    editor: str,
+    llm: str | OwnLLM,
+    editor: str | OwnEditor,
     output: str | Path,
     processor: ProcessorMixin | None = None,
     **options: Any,
@@ -73,8 +74,10 @@ def synthesize(
         failures: What `mine` returned, or a folder of `repair-hf mine`.
         pairs: What the failures were mined from.
         model: The retriever that failed, as in `mine`; it selects among the edits.
-        llm: Id of the LLM, such as `gemini/gemini-3.5-flash-lite`.
-        editor: Id of the image editor, such as `black-forest-labs/FLUX.2-klein-4B`.
+        llm: Id of the LLM, such as `gemini/gemini-3.5-flash-lite`, or a function that takes a request in OpenAI's chat
+            format (a dict with `messages` and more) and returns the text of the answer.
+        editor: Id of the image editor, such as `black-forest-labs/FLUX.2-klein-4B`, or a function that takes a PIL
+            image, an instruction and a seed, and returns the edited image.
         output: Folder for records, ledger and candidate images, as `repair-hf synthesize` writes it.
         processor: The model's processor.
         options: Other options of `repair-hf synthesize`, such as `max_usd=5` or `limit=100`.
@@ -91,7 +94,8 @@ def synthesize(
         >>> records = synthesize(failures, pairs, model, llm="world/oracle", editor="world", output="runs/records")
     """
     expect(failures, (Dataset, str, Path), "failures", "what `mine` returns, or a folder of `repair-hf mine`")
-    named = {"failures": IN_MEMORY if isinstance(failures, Dataset) else str(failures), "llm": llm, "editor": editor}
+    named = {"failures": IN_MEMORY if isinstance(failures, Dataset) else str(failures)}
+    named |= {"llm": id_of(llm), "editor": id_of(editor)}
     named["model"] = str(model) if isinstance(model, str | Path) else IN_MEMORY
     kinds = (LLMOptions, EditorOptions, SynthesizeOptions)
     of_llm, of_editor, wanted = fill(kinds, options | named, "synthesize")
@@ -181,6 +185,17 @@ class Synthesis:
             return False
         return not self._has_more and not can_add(folder, summary, self.llm.answer_attempts)
 
+    def check(self) -> None:
+        """Check what can be checked before anything is loaded or paid: keys, ids and prices of the models, the ledger.
+
+        Raises:
+            UserError: As `synthesize`.
+        """
+        check_llm(self.llm)
+        check_editor(self.editor, self.llm)
+        assert self.stage.folder is not None, "records are written"
+        check_paid(self.stage.folder, (self.stage.summary or {}).get("paid", ()))
+
     def run(self, watch: Callable[[Synthesizer], View] | None = None) -> dict[str, Any]:
         """Repair into the folder, and return its summary, which other processes than the main one lack.
 
@@ -195,8 +210,7 @@ class Synthesis:
         assert place is not None, "records are written"
         if summary is not None and self.is_done:
             return summary
-        check_models(self.llm, self.editor)
-        check_paid(place, (summary or {}).get("paid", ()))
+        self.check()
         processes().gather(None)  # all have read the summary, which the first one removes now
 
         def repair(_: Any) -> dict[str, Any]:
@@ -212,12 +226,6 @@ class Synthesis:
         if stop is not None:
             raise stop
         return made
-
-
-def check_models(llm: LLMOptions, editor: EditorOptions) -> None:
-    """Check keys and ids of the models before anything is loaded."""
-    check_llm(llm)
-    check_editor(editor)
 
 
 def _reuse(folder: str | Path) -> str:
@@ -247,9 +255,8 @@ def _repair(
             link_candidates(take_over(ledger.database, ledger.run, source), ledger.folder)
     everyone.gather(None)  # what is taken over is there
     chat, images = open_chat(work.llm, ledger), open_editor(work.editor, work.llm)
-    how: dict[str, Any] = {"save_as": work.editor.editor_format, "keep_candidates": work.editor.keep_candidates}
-    how |= work.options.as_keywords()
-    synthesizer = Synthesizer(work.pairs, work.encoder, chat, images, round=work.round, **how)
+    how = work.options.as_keywords() | {"save_as": work.editor.editor_format, "round": work.round}
+    synthesizer = Synthesizer(work.pairs, work.encoder, chat, images, **how)
     view = watch(synthesizer) if watch is not None and everyone.is_main else None
     synthesizer.watch = view
     records, dropped, count_open, stop = synthesizer.repair(work.failures, folder)

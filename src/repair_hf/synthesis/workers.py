@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tqdm.auto import tqdm
 
@@ -19,13 +18,11 @@ from repair_hf.llm.calls import format_dollars
 from repair_hf.llm.client import AnswerError, ChatModel, Deferred
 from repair_hf.llm.cost import known_dollars
 from repair_hf.records.columns import DIRECTIONS
-from repair_hf.synthesis.audit import audit, audit_group
 from repair_hf.synthesis.candidates import Candidates
-from repair_hf.synthesis.captions import edit_caption
-from repair_hf.synthesis.instruct import instruct
 from repair_hf.synthesis.options import RepairOptions
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.sources import UnreadableImage
+from repair_hf.synthesis.steps import audit, edit_caption, instruct
 
 T = TypeVar("T")
 
@@ -51,41 +48,15 @@ class RepairWorkers:
         self.outcomes: Counter[str] = Counter()
         self.waiting = 0  # failures that wait for answers of a batch
 
-    async def run(self, tasks: Iterable[RepairTask]) -> None:
+    async def run(self, tasks: Sequence[RepairTask]) -> None:
         """Finish all tasks.
 
         An error that is not one failure's own, or an interrupt, ends the run: no new request is sent, and answers on
         their way may still arrive.
         """
-        queues = [self._groups(tasks, direction) for direction in DIRECTIONS]
+        queues = [[task for task in tasks if task.direction == direction] for direction in DIRECTIONS]
         async with self.images.open():
-            await work_through(self.chat, queues, self._work, self.images)
-
-    def _groups(self, tasks: Iterable[RepairTask], direction: str) -> list[list[RepairTask]]:
-        """What one worker takes at a time: one failure, or all that are audited together."""
-        groups: dict[int, list[RepairTask]] = {}
-        for number, task in enumerate(tasks):
-            if task.direction == direction:
-                groups.setdefault(task.at["q"] if self.options.is_grouped(direction) else number, []).append(task)
-        return list(groups.values())
-
-    async def _work(self, group: list[RepairTask]) -> None:
-        try:
-            if len(group) > 1:
-                await self._audit_together(group)
-        except Deferred:
-            self.waiting += len(group)
-            return
-        for task in group:
-            await self._finish(task)
-
-    async def _audit_together(self, group: list[RepairTask]) -> None:
-        """Audit a group. Without a usable answer each is audited later."""
-        with suppress(UnreadableImage):  # each task will meet it
-            shown = self.builder.shown(group[0], "q", "gt")
-            fps = [self.builder.captions[task.at["fp"]] for task in group]
-            for task, verdict in zip(group, await audit_group(self.chat, **shown, fps=fps) or [], strict=False):
-                task.verdict = verdict
+            await work_through(self.chat, queues, self._finish, self.images)
 
     async def _finish(self, task: RepairTask) -> None:
         try:
@@ -101,10 +72,10 @@ class RepairWorkers:
         self._show_progress()
 
     async def _repair(self, task: RepairTask) -> None:
+        """Take a failure through all steps; in both directions they are the same, but for who edits."""
         direction, shown = task.direction, self.builder.shown
         if self.options.audited:
-            if task.verdict is None:
-                task.verdict = await audit(self.chat, direction, **shown(task, "q", "gt", "fp"))
+            task.verdict = await audit(self.chat, direction, **shown(task, "q", "gt", "fp"))
             if reason := task.verdict.drop_reason:
                 return task.drop(reason)
         task.instruction, task.error_types = await instruct(self.chat, direction, **shown(task, "q", "fp"))
@@ -115,14 +86,9 @@ class RepairWorkers:
             if not any(task.candidates):
                 task.drop("editor_failed", self.images.why_none(task.at["fp"], task.instruction))
         else:
-            task.candidates = await edit_caption(
-                self.chat,
-                self.builder.captions[task.at["fp"]],
-                task.instruction,
-                candidates=self.options.candidates,
-                seed=self.options.seed,
-                image=shown(task, "q")["q"] if self.options.attach_image else None,
-            )
+            image = shown(task, "q")["q"] if self.options.attach_image else None
+            how: Any = {"candidates": self.options.candidates, "seed": self.options.seed, "image": image}
+            task.candidates = await edit_caption(self.chat, shown(task, "fp")["fp"], task.instruction, **how)
 
     def _show_progress(self) -> None:
         dollars = known_dollars([*self.chat.usage.values(), self.images.usage])

@@ -16,7 +16,6 @@ import random
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from itertools import count, takewhile
 from typing import Any
 
 from repair_hf.llm.provider import Provider, RejectedRequest, Reply
@@ -202,12 +201,7 @@ def _audit(shown: _Shown, errors: LLMErrors, slips: random.Random) -> dict[str, 
     reply = {"gt_reason": _reason(gt, gt_valid), "gt_valid": gt_valid}
     if "Query caption" in shown:
         return reply | verdict(_wrong(shown["Query caption"], shown["False-positive image"]))
-    if "False-positive caption" in shown:
-        return reply | verdict(_wrong(shown["False-positive caption"], shown["Query image"]))
-    numbers = takewhile(lambda number: f"False-positive caption {number}" in shown, count(1))
-    return reply | {
-        f"caption_{n}": verdict(_wrong(shown[f"False-positive caption {n}"], shown["Query image"])) for n in numbers
-    }
+    return reply | verdict(_wrong(shown["False-positive caption"], shown["Query image"]))
 
 
 def _reason(wrong: tuple[Difference, ...], holds: bool) -> str:

@@ -1,0 +1,105 @@
+"""One's own LLM and image editor, as functions of Python: the same records as by id, and each is asked once."""
+
+from __future__ import annotations
+
+import pytest
+from ledgers import answers
+from PIL import Image
+from small_world import saved
+
+from repair_hf.records.dataset import load_dropped, load_records, save_records
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import RunStopped
+from repair_hf.synthesis.pipeline import Synthesizer
+from repair_hf.synthesis.synthesize import synthesize
+from repair_hf.toyworld import oracle
+from repair_hf.toyworld.editor import WorldEditor
+
+ASKED: list[str] = []
+
+
+def my_llm(request: dict) -> str:
+    assert {"messages", "temperature", "max_tokens", "seed", "response_format"} <= request.keys()
+    ASKED.append("llm")
+    return oracle.answer_to(request)
+
+
+async def my_later_llm(request: dict) -> str | None:
+    return my_llm(request)
+
+
+def my_editor(image: Image.Image, instruction: str, seed: int) -> Image.Image | None:
+    ASKED.append("editor")
+    return WorldEditor().edit(image, instruction.split("\n")[0], [seed])[0]
+
+
+def texts(rows) -> list[tuple]:
+    return [(row["direction"], row["q_id"], row["fp_id"], row.get("edit_text"), row.get("reason")) for row in rows]
+
+
+@pytest.mark.parametrize("llm", [my_llm, my_later_llm])
+def test_a_function_works_where_an_id_does(llm, world, encoder, tmp_path):
+    by_id = {"llm": "world/oracle", "editor": "world", "output": tmp_path / "by-id"}
+    own = {"llm": llm, "editor": my_editor, "output": tmp_path / "own"}
+    wanted = synthesize(world.failures, world.pairs, encoder, **by_id)
+    ASKED.clear()
+    records = synthesize(world.failures, world.pairs, encoder, **own)
+    assert texts(records.to_list()) == texts(wanted.to_list())
+    assert texts(load_dropped(own["output"])) == texts(load_dropped(by_id["output"]))
+    assert set(records["llm"]) == {f"python:{__name__}.{llm.__qualname__}"}
+    assert set(records["editor"]) == {f"python:{__name__}.my_editor"}
+    assert ASKED.count("llm") == answers(own["output"]) and ASKED.count("editor") > 0
+    ASKED.clear()
+    (own["output"] / "summary.json").unlink()  # as if it had been killed
+    assert texts(synthesize(world.failures, world.pairs, encoder, **own)) == texts(wanted) and not ASKED
+
+
+def test_the_synthesizer_takes_them_too(world, encoder, tmp_path):
+    synthesizer = Synthesizer(world.pairs, encoder, my_llm, my_editor)
+    for _ in range(2):
+        save_records(tmp_path, *synthesizer.run(world.failures, tmp_path))
+        found, count = saved(tmp_path), len(ASKED)
+        assert found[0] and answers(tmp_path)
+    assert len(ASKED) == count
+
+
+def test_one_that_fails_stops_the_run_and_what_is_done_stays(world, encoder, tmp_path):
+    def failing(request: dict) -> str:
+        if answers(tmp_path) > 10:
+            raise KeyError("weights")
+        return my_llm(request)
+
+    words = {"llm": failing, "editor": my_editor, "output": tmp_path, "concurrency": 1}
+    with pytest.raises(RunStopped, match="failing failed: KeyError: 'weights'. Every answer so far is kept"):
+        synthesize(world.failures, world.pairs, encoder, **words)
+    kept, dropped = load_records(tmp_path), load_dropped(tmp_path)
+    assert 0 < len(kept) + len(dropped) < len(world.failures)
+
+
+@pytest.mark.parametrize(
+    ("llm", "editor", "complaint"),
+    [
+        (lambda request: "", "world", "has no name to keep its answers by"),
+        ("python:gone.llm", "world", "is a function of a Python program"),
+        (3, "world", "A model is an id or a function, got int"),
+        (my_llm, "python:gone.editor", "is a function of a Python program"),
+    ],
+)
+def test_what_is_no_model_is_an_error(llm, editor, complaint, world, encoder, tmp_path):
+    with pytest.raises(UserError, match=complaint):
+        synthesize(world.failures, world.pairs, encoder, llm=llm, editor=editor, output=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("llm", "editor", "complaint"),
+    [
+        (lambda request: 3, my_editor, "returned int, not a text or None"),
+        (my_llm, lambda image, instruction, seed: b"", "returned bytes, not a PIL image or None"),
+    ],
+)
+def test_what_returns_something_else_stops_the_run(llm, editor, complaint, world, encoder, tmp_path):
+    for function, name in ((llm, "llm"), (editor, "editor")):
+        function.id = name
+    with pytest.raises(RunStopped, match=complaint):
+        synthesize(world.failures, world.pairs, encoder, llm=llm, editor=editor, output=tmp_path)
