@@ -129,3 +129,18 @@ def test_architecture_names_at_most_35_files_on_the_way_of_a_failure_each_import
     for name in (each.removesuffix(".py").replace("/", ".") for each in named):
         assert name in files and (room(name) == "cli" or name in reached), name
         reached |= imported(files[name].read_text(encoding="utf-8"), set(files))
+
+
+@pytest.mark.parametrize(
+    ("of", "first", "last", "most"),
+    [("a table", "pairs.dataset", "pairs.images", 6), ("a training step", "training.trainer", "pairs.truth", 7)],
+)
+def test_a_way_of_few_files_is_in_the_order_of_their_imports(of, first, last, most):
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text.partition(f"## The way of {of}\n")[2].partition("\n## ")[0]
+    named = [name.replace("/", ".") for name in re.findall(r"^\| `([\w/]+)\.py` \|", section, re.MULTILINE)]
+    assert 5 < len(named) == len({*named}) <= most and (named[0], named[-1]) == (first, last)
+    files, reached = modules(), {first}
+    for name in named:
+        assert name in reached, name
+        reached |= imported(files[name].read_text(encoding="utf-8"), set(files))
