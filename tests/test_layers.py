@@ -139,3 +139,18 @@ def test_the_way_of_a_question_is_at_most_seven_files_that_import_each_other_in_
     files = modules()
     for importer, name in zip(named, named[1:], strict=False):
         assert name in imported(files[importer].read_text(encoding="utf-8"), set(files)), f"{importer}: {name}"
+
+
+@pytest.mark.parametrize(
+    ("of", "first", "last", "most"),
+    [("a table", "pairs.dataset", "pairs.images", 6), ("a training step", "training.trainer", "pairs.truth", 7)],
+)
+def test_a_way_of_few_files_is_in_the_order_of_their_imports(of, first, last, most):
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text.partition(f"## The way of {of}\n")[2].partition("\n## ")[0]
+    named = [name.replace("/", ".") for name in re.findall(r"^\| `([\w/]+)\.py` \|", section, re.MULTILINE)]
+    assert 5 < len(named) == len({*named}) <= most and (named[0], named[-1]) == (first, last)
+    files, reached = modules(), {first}
+    for name in named:
+        assert name in reached, name
+        reached |= imported(files[name].read_text(encoding="utf-8"), set(files))

@@ -13,7 +13,7 @@ from datasets import Dataset
 from repair_hf.analysis.forest import forest
 from repair_hf.analysis.report import write_report
 from repair_hf.analysis.run_data import RunData
-from repair_hf.analysis.run_findings import DENSITY, error_finding, funnel, lost_at, repair_findings
+from repair_hf.analysis.run_findings import DENSITY, blend_finding, error_finding, funnel, lost_at, repair_findings
 from repair_hf.analysis.tables import difference_cell
 from repair_hf.runtime.stage import Stage
 
@@ -159,6 +159,60 @@ def test_the_plot_shows_the_numbers_of_the_table_and_tells_them_in_words(tmp_pat
         root.find("title").get("id"),
         root.find("desc").get("id"),
     ]
+
+
+def test_the_curve_of_blends_shows_the_numbers_of_its_table_and_names_them_in_words(tmp_path):
+    """In the page itself: each point is drawn at its numbers, by the scales beside it."""
+    evaluated(tmp_path / "blends", dict.fromkeys(("base", "tuned@1", "tuned@0.6"), 0.5))
+    shares = {"base": (0.435, 0.384, 0.816, 0.752), "tuned@1": (0.652, 0.578, 0.677, 0.643)}
+    shares["tuned@0.6"] = (0.61, 0.5632, 0.751, 0.702)
+    names = ("i2t_R@1", "t2i_R@1", "web_i2t_R@1", "web_t2i_R@1")
+    metrics = {name: dict(zip(names, each, strict=True)) | {"intervals": {}} for name, each in shares.items()}
+    (tmp_path / "blends" / "metrics.json").write_text(json.dumps(metrics))
+    for name in shares:
+        weight = f"weight: {name.partition('@')[2]}\n" if "@" in name else ""
+        (tmp_path / "blends" / name / "config.yaml").write_text(f"model: m\n{weight}")
+    kept = blend_finding(tmp_path)
+    write_report(tmp_path, "title", "counts", [kept], [])
+    (drawn,) = re.findall(r"<svg.*?</svg>", (tmp_path / "report.html").read_text(), re.DOTALL)
+    root, saved = ET.fromstring(drawn), pd.read_csv(tmp_path / "blends.csv")
+
+    def value(name: str, axis: str, place: str) -> float:
+        """Read a place of the drawing by its scale."""
+        ticks = [each for each in root.iter("text") if name in each.get("class", "").split()]
+        (low, first), (high, last) = sorted((float(tick.text), float(tick.get(axis))) for tick in ticks)[
+            :: len(ticks) - 1
+        ]
+        shift = 4 if axis == "y" else 0  # of a letter's baseline
+        return low + (float(place) - first + shift) / (last - first) * (high - low)
+
+    lines = [each for each in root.iter("g") if each.get("class") in ("i2t", "t2i")]
+    found = []
+    for line in lines:
+        for dot, text in zip(line.iter("circle"), line.iter("text"), strict=True):
+            point = value("across", "x", dot.get("cx")), value("up", "y", dot.get("cy"))
+            found.append(("web", line.get("class"), float(text.text.split()[0]), *point))
+    expected = [tuple(row) for row in saved.itertuples(index=False)]
+    assert [row[:3] for row in found] == [row[:3] for row in expected] and len(expected) == 6
+    for row, other in zip(found, expected, strict=True):
+        assert row[3:] == pytest.approx(other[3:], abs=0.05)
+    assert [(row[2], *row[3:]) for row in expected[:3]] == [(0, 43.5, 81.6), (0.6, 61.0, 75.1), (1, 65.2, 67.7)]
+    shown = kept.rows[1]
+    for (_, side, weight, gained, also), row in zip(expected, shown, strict=True):
+        words = f"{side.upper()}, weight {weight:g}: {gained:.1f} and on web {also:.1f}"
+        assert words in root.find("desc").text and row[1:] == [
+            side.upper(),
+            f"{weight:g}",
+            f"{gained:.1f}",
+            f"{also:.1f}",
+        ]
+    assert root.get("role") == "img" and root.get("aria-labelledby") == "blends-title blends-text"
+
+
+def test_without_blends_on_further_pairs_there_is_no_curve(tmp_path):
+    assert blend_finding(None) is None
+    evaluated(tmp_path, SHARES, ("repaired", "plain", 0.1, 0.2))
+    assert blend_finding(tmp_path) is None
 
 
 def test_without_a_plain_model_nobody_knows(tmp_path, trained):

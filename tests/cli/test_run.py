@@ -88,7 +88,9 @@ def first_round(out: Path) -> dict[Path, int]:
 
 
 def stamps(folder: Path) -> dict[Path, int]:
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    """The times of the files below a folder, without the comparison of several models, which is made at each run."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.parent.name != "evaluate"]
+    return {path: path.stat().st_mtime_ns for path in paths}
 
 
 def names(table) -> list[tuple[str, ...]]:
@@ -127,8 +129,27 @@ def test_trains_the_newest_checkpoint_on_all_records_and_reports_what_the_stages
     assert [each["round"] for each in table["rounds"]] == [0, 1, 2] and table["split"] == "validation"
     for number in (1, 2):
         metrics = json.loads((out / f"round-{number}" / "evaluate" / "metrics.json").read_text())
-        assert table["rounds"][number]["metrics"] == metrics and metrics["n_images"] == 12
-        assert table["rounds"][number]["gain"] == mean_gain(table["rounds"][number - 1]["metrics"], metrics)
+        assert table["rounds"][number]["metrics"] == metrics["retriever"] and metrics["plain"]["n_images"] == 12
+        assert table["rounds"][number]["plain"] == metrics["plain"]
+        assert table["rounds"][number]["gain"] == mean_gain(
+            table["rounds"][number - 1]["metrics"], metrics["retriever"]
+        )
+
+
+def test_each_round_is_compared_with_as_many_steps_without_records_from_the_same_base(done, words, capsys):
+    out = done[0]
+    configs = [yaml.safe_load((out / f"round-{n}" / "plain" / "config.yaml").read_text()) for n in (1, 2)]
+    assert [each["model"] for each in configs] == ["world/base", str(out / "round-1" / "plain")]
+    assert [each["records"] for each in configs] == [None, None]
+    for number in (1, 2):
+        compared = json.loads((out / f"round-{number}" / "evaluate" / "differences.json").read_text())["repair"]
+        assert [(one["model"], one["reference"]) for one in compared] == [("retriever", "plain")]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "Did repair help? retriever − plain: I2T R@1 " in shown[shown.index("mean") :]  # below the table of rounds
+    assert main(["analyze", str(out), "--output", str(out.parent / "report")]) == 0
+    shown = capsys.readouterr().out
+    assert "of 4 comparisons with training without records, from the same base" in " ".join(shown.split())
 
 
 def test_stops_when_a_round_gains_too_little(done, words, capsys):
@@ -205,12 +226,14 @@ def test_dry_run_prints_the_commands(recipe, tmp_path, capsys):
     made = copied(recipe, tmp_path)
     assert main(["run", str(made), "--rounds", "2", "--dry-run", "--split", "train"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[2] for line in lines] == "world evaluate mine synthesize train evaluate".split() + (
-        "mine synthesize train evaluate".split()
+    assert [line.split()[2] for line in lines] == "world evaluate mine synthesize train train evaluate".split() + (
+        "mine synthesize train train evaluate".split()
     )
     assert all(line.startswith("$ repair-hf ") for line in lines) and not (tmp_path / "out").exists()
-    assert "--split train" in lines[-1] and f"--earlier-rounds {tmp_path}/out/records" in lines[-3]
-    assert f"--output {tmp_path}/out/round-2/records " in lines[-3]
+    assert "--split train" in lines[-1] and f"--earlier-rounds {tmp_path}/out/records" in lines[-4]
+    assert f"--output {tmp_path}/out/round-2/records " in lines[-4]
+    assert f"--model {tmp_path}/out/round-1/plain " in lines[-3] and "--records" not in lines[-3]
+    assert f"--records {tmp_path}/out/records {tmp_path}/out/round-2/records" in lines[-2]
 
 
 def test_a_dry_run_of_our_options_alone_loads_no_torch():
@@ -245,12 +268,13 @@ def test_table_counts_up_and_shows_the_gains():
     recalls, counts = ((0.5, 0.25), (0.52, 0.26), (0.525, 0.255)), ((0, 0), (1000, 7), (500, 3))
     rounds = [
         {"round": number, "records": {"i2t": i2t, "t2i": t2i}, "metrics": {"i2t_R@1": recall, "t2i_R@1": other}}
+        | {"plain": {"i2t_R@1": recall - 0.01, "t2i_R@1": other}}
         for number, ((i2t, t2i), (recall, other)) in enumerate(zip(counts, recalls, strict=True))
     ]
     heads, rows = round_rows(rounds)
     assert rows == [
-        ["base", "–", "–", "–", "–", "50.0", "–", "25.0", "–", "–"],
-        ["1", "1,000", "1,000", "7", "7", "52.0", "+2.0", "26.0", "+1.0", "+1.5"],
-        ["2", "500", "1,500", "3", "10", "52.5", "+0.5", "25.5", "-0.5", "+0.0"],
+        ["base", "–", "–", "–", "50.0", "–", "–", "25.0", "–", "–"],
+        ["1", "1,000", "7", "51.0", "52.0", "+2.0", "26.0", "26.0", "+1.0", "+1.5"],
+        ["2", "500", "3", "51.5", "52.5", "+0.5", "25.5", "25.5", "-0.5", "+0.0"],
     ]
     assert len(heads) == len(rows[0])

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from copy import deepcopy
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,6 @@ from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import DROPPED_FEATURES, save_records
 from repair_hf.training.checkpoints import SEAL
-from repair_hf.training.options import Hyperparameters, TrainOptions
 
 
 @pytest.fixture
@@ -52,7 +50,13 @@ def test_trains_once_and_says_what_comes_next(flags, tmp_path, capsys):
     used = found["samples_encoded"]
     assert f"edits   4 steps use {used['i2t']} of 12 I2T edits and {used['t2i']} of 12 T2I edits: " in printed
     assert f"T2I edits: {(used['i2t'] + used['t2i']) / 24:.1%} of all\n" in printed
-    assert "next: repair-hf evaluate --pairs" in printed and f"--model {tmp_path / 'out'}" in printed
+    *_, plain, measured = printed.splitlines()
+    out = tmp_path / "out"
+    assert plain.startswith("next: repair-hf train --pairs") and "--records" not in plain and "--max-steps 4" in plain
+    assert f"--split all --model {flags[6]} " in plain and plain.endswith(f" --output {out}-plain")
+    assert measured == (
+        f"next: repair-hf evaluate {flags[6]} {out}-plain {out} --pairs {flags[2]} --output {out}-test"
+    )
     weights = tmp_path / "out" / "model.safetensors"
     before = weights.stat().st_mtime_ns
     assert main(flags) == 0  # nothing is trained again
@@ -172,18 +176,6 @@ def test_paper_is_the_same_run_as_its_choices(flags, tmp_path, capsys):
     assert main(short) == 2
     changed = "fill (paper -> edits), loss (grid -> batch), grid_weight (0.5 -> None)"
     assert f"finished result with other options: {changed}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", TrainOptions._removed)
-def test_an_option_that_left_is_one_line_with_what_to_use(name, flags, tmp_path, capsys):
-    recipe = tmp_path / "train.yaml"
-    recipe.write_text(f"{name}: x\n")
-    instead = TrainOptions._removed[name]
-    assert {*re.findall(r"`(\w+)`", instead)} <= {each.name for each in fields(Hyperparameters)}
-    for words in ([f"--{name.replace('_', '-')}", "x"], ["--config", str(recipe)]):
-        assert main([*flags, *words]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert f"`{name}` was removed: {instead}" in line and not (tmp_path / "out").exists()
 
 
 def test_declared_near_duplicates_are_masked(clip_folder, tmp_path, capsys):

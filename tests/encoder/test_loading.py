@@ -117,3 +117,10 @@ def test_a_model_of_another_family_is_named(tmp_path):
     Owlv2Config(text_config={}, vision_config={}).save_pretrained(tmp_path)
     with pytest.raises(UserError, match="its config.json is of Owlv2, and a model with .*needed. Give such a model"):
         open_retriever(tmp_path, device="cpu")
+
+
+def test_an_id_that_is_not_cached_says_in_full_what_to_do_offline():
+    with pytest.raises(
+        UserError, match="`nobody/clip` is not .* offline and has not cached it. Run `hf download nobody"
+    ):
+        DualEncoder.from_pretrained("nobody/clip")

@@ -64,3 +64,16 @@ def test_repair_is_compared_with_the_models_before_it_without_records(trained):
     of_plain = trained("of-plain", "train", model=plain, records="r")  # its parent is no baseline
     assert plain_before({"plain": plain, "repaired": of_plain}) == {"repaired": []}
     assert [folder.name for folder in find_trainings(f"{plain}/checkpoint-7")] == ["plain"]
+
+
+def test_rounds_are_compared_with_as_many_trainings_in_a_row_without_records(trained):
+    plain, repaired = trained("plain", "train"), trained("repaired", "train", records="r")
+    later = {
+        "plain-2": trained("plain-2", "train", model=plain, steps=3),
+        "plain-1-of-2": trained("plain-1-of-2", "train", model=repaired, steps=3),
+        "longer": trained("longer", "train", model=plain, steps=4),
+        "once": trained("once", "train", steps=4),
+        "repaired-2": trained("repaired-2", "train", model=repaired, steps=3, records=["r", "s"]),
+    }
+    found = plain_before({"plain": plain, "repaired": repaired, **later})
+    assert found == {"repaired": ["plain"], "repaired-2": ["plain-2", "plain-1-of-2"]}

@@ -161,3 +161,24 @@ def test_a_table_in_another_encoding(tmp_path, name):
     (tmp_path / name).write_text(text, encoding="latin-1")
     with pytest.raises(UserError, match=r"rows.\w+ cannot be read as a table: .*codec.*Save it as UTF-8: `iconv"):
         load_pairs(tmp_path / name)
+
+
+def test_a_cell_far_longer_than_its_neighbors_is_a_named_problem(tmp_path):
+    """Rows of another shape than their neighbors, which marks enclose, pass for one caption."""
+    rows = ["image,caption", *(f"{n}.jpg,a dog in the snow" for n in range(40))]
+    swallowed = "\n".join(f"{n}.jpg\t" + 30 * "a cat. " for n in range(10)).replace("9.jpg\t", "9.txt\t")
+    rows.insert(6, f'x.jpg,"{swallowed}"')
+    (tmp_path / "rows.csv").write_text("\n".join(rows))
+    problems = Problems()
+    found = load_table(tmp_path / "rows.csv", problems)
+    assert found["image"][:] == [f"{n}.jpg" for n in range(40)]
+    (problem,) = problems.found()
+    assert (problem.kind, problem.count, problem.examples) == ("too_long_cell", 1, ("line 16",))
+
+
+def test_long_captions_are_no_problem_among_their_like(tmp_path):
+    rows = [(f"{n}.jpg", (10 + n % 5) * "A dog runs through deep snow. ") for n in range(40)]
+    rows.append(("long.jpg", 40 * "A dog runs through deep snow. "))
+    text = "".join(f"{image},{caption}\n" for image, caption in [("image", "caption"), *rows])
+    found, left_out = captions(tmp_path / "rows.csv", text)
+    assert left_out == 0 and len(found) == 41

@@ -123,7 +123,7 @@ def test_the_command_estimates_and_says_when_nothing_is_done(world, tmp_path, ca
     planned = capsys.readouterr().out
     assert "12 items, at most" in planned and not out.exists()
     assert main(words) == 0
-    assert "next: repair-hf evaluate MODEL --pairs" in capsys.readouterr().out
+    assert "next: repair-hf evaluate BASE PLAIN REPAIRED --pairs" in capsys.readouterr().out
     stamp = Path(out / "summary.json").stat().st_mtime_ns
     assert main(words) == 0
     assert "already finished, nothing was done" in capsys.readouterr().out

@@ -75,6 +75,15 @@ def test_what_was_trained_before_a_kill_is_not_trained_again(flags, begun, tmp_p
         assert (whole / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
+def test_a_dry_run_names_every_training_and_takes_none_of_them(flags, begun, tmp_path, capsys):
+    assert main([*flags, "--dry-run"]) == 0
+    *_, first, second, both = capsys.readouterr().out.splitlines()
+    assert first.startswith("rate    0.01     6 steps, 0:0") and first.endswith(f"-> {tmp_path / 'out/rates/0.01'}")
+    assert second.startswith("rate    1e-07    6 steps, 0:0") and second.endswith(f"-> {tmp_path / 'out/rates/1e-07'}")
+    assert "2 trainings, 0:0" in both and both.endswith(f"the best one   -> {tmp_path / 'out'}")
+    assert not begun and not (tmp_path / "out").exists()
+
+
 def test_several_learning_rates_need_validation_and_a_model_by_name(clip, pairs, clip_folder, config, preprocessor):
     encoder = DualEncoder(clip, preprocessor, device="cpu")
     for model, validation in ((str(clip_folder), None), (encoder, pairs)):

@@ -48,7 +48,7 @@ def analyze(run: str | Path, output: str | Path | None = None, *, pairs: PairsPl
             rows = sample_records(data.records, n=SAMPLES, pairs=known).rows
         counts = f"{data.name} · {len(data.kept):,} records, {len(data.dropped):,} failures dropped"
         write_report(folder, "What was repaired", counts, found, rows, answers)
-        return [answers.helped, *found]
+        return [*answers.findings, *found]
 
 
 def report_folder(run: str | Path, output: str | Path | None) -> Path:

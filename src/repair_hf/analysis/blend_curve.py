@@ -1,42 +1,126 @@
-"""Draw what a blend of base and tuned model gains, against what it keeps of the base."""
+"""What a blend of base and tuned model gains, against what it keeps of the base: as rows, a file and an inline SVG.
+
+`templates/curve.html` draws the SVG, a panel for each set of further pairs. A description holds its numbers as a text.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, floor
 from pathlib import Path
 from typing import Any
 
-from repair_hf.analysis.charts import COLORS, chart, save
+import pandas as pd
+
+from repair_hf.analysis.forest import STEPS, WIDTH
 from repair_hf.analysis.tables import SIDES
 
+LEFT, RIGHT, ABOVE, PLOT, BELOW = 34, 26, 30, 150, 40  # margins of a panel, and the height between them
 
-def draw_blends(
-    metrics: Mapping[str, Mapping[str, Any]], weights: Mapping[str, float], also: Sequence[str], path: Path
-) -> bool:
-    """Draw R@1 on the pairs against R@1 on each of the further pairs, a point per weight; the base is 0.
+
+def blend_rows(
+    metrics: Mapping[str, Mapping[str, Any]], weights: Mapping[str, float], also: Sequence[str]
+) -> pd.DataFrame:
+    """Return R@1 in %, on the pairs (`gained`) and on further pairs (`kept`), of the base (weight 0) and each blend.
 
     Args:
         metrics: Of the base and of each blend, by short name.
         weights: Of each blend.
         also: Names of the further pairs.
-        path: File to write, SVG or PNG.
-
-    Returns:
-        Whether there are further pairs to draw.
     """
-    if not also:
-        return False
     base = next(name for name in metrics if name not in weights)
     points = {0.0: metrics[base]} | {weights[name]: metrics[name] for name in metrics if name in weights}
+    rows = [
+        (other, side, weight, 100 * one[f"{side}_R@1"], 100 * one[f"{other}_{side}_R@1"])
+        for other in also
+        for side in SIDES
+        for weight, one in sorted(points.items())
+    ]
+    return pd.DataFrame(rows, columns=["also", "direction", "weight", "gained", "kept"])
+
+
+def draw_blends(rows: pd.DataFrame, path: Path) -> None:
+    """Draw `blend_rows` into an SVG or PNG: a panel for each set of further pairs, a point for each weight."""
+    from repair_hf.analysis.charts import COLORS, chart, save  # here, because a report needs no matplotlib
+
+    also = rows["also"].unique()
     with chart(2.6, columns=len(also), width=3.4 * len(also)) as (figure, panels):
         for other, axes in zip(also, [panels] if len(also) == 1 else panels, strict=True):
-            for side, title in SIDES.items():
-                gained = [100 * one[f"{side}_R@1"] for one in points.values()]
-                kept = [100 * one[f"{other}_{side}_R@1"] for one in points.values()]
-                axes.plot(gained, kept, marker="o", markersize=3, color=COLORS[side], label=title)
-                for weight, x, y in zip(points, gained, kept, strict=True):
+            for side, own in rows[rows["also"] == other].groupby("direction", sort=False):
+                axes.plot(own["gained"], own["kept"], marker="o", markersize=3, color=COLORS[side], label=SIDES[side])
+                for weight, x, y in own[["weight", "gained", "kept"]].itertuples(index=False):
                     axes.annotate(f"{weight:g}", (x, y), xytext=(3, 3), textcoords="offset points", fontsize=6)
             axes.set(xlabel="R@1 (%)", ylabel=f"R@1 on {other} (%)", title="Weight of the tuned model")
             axes.legend()
         save(figure, path)
-    return True
+
+
+@dataclass(frozen=True)
+class Line:
+    """A direction: its class, its name, and its points, each with its weight."""
+
+    side: str
+    name: str
+    points: list[tuple[str, float, float]]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of further pairs: where it is drawn, and the scales as labels with their places."""
+
+    name: str
+    top: float
+    lines: list[Line]
+    across: list[tuple[str, float]]
+    up: list[tuple[str, float]]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What the template draws."""
+
+    panels: list[Panel]
+    height: float
+    description: str
+
+    macro: str = "curve"
+    width: int = WIDTH
+    left: float = LEFT
+    right: float = WIDTH - RIGHT
+    plot: float = PLOT
+
+
+def curve(rows: pd.DataFrame) -> Curve:
+    """Lay out `blend_rows`: what is gained to the right, what is kept upwards."""
+    panels, top = [], float(ABOVE)
+    for other, own in rows.groupby("also", sort=False):
+        x, across = _scale(own["gained"], LEFT, WIDTH - RIGHT)
+        y, up = _scale(own["kept"], top + PLOT, top)
+        lines = [
+            Line(
+                str(side),
+                SIDES[str(side)],
+                [(f"{each.weight:g}", x(each.gained), y(each.kept)) for each in line.itertuples()],
+            )
+            for side, line in own.groupby("direction", sort=False)
+        ]
+        panels.append(Panel(str(other), top, lines, across, up))
+        top += PLOT + BELOW + ABOVE
+    described = "; ".join(
+        f"{SIDES[side]}, weight {weight:g}: {gained:.1f} and on {other} {kept:.1f}"
+        for other, side, weight, gained, kept in rows.itertuples(index=False)
+    )
+    return Curve(panels, top - ABOVE, f"R@1 in %, by weight of the tuned model. {described}.")
+
+
+def _scale(values: pd.Series, start: float, end: float) -> tuple[Any, list[tuple[str, float]]]:
+    """Map percentages to places between two ends; return the function, and labels with their places."""
+    step = next((each for each in STEPS if values.max() - values.min() <= 4 * each), STEPS[-1])
+    first = floor(values.min() / step)
+    last = max(ceil(values.max() / step), first + 1)
+
+    def place(value: float) -> float:
+        return round(start + (value / step - first) / (last - first) * (end - start), 2)
+
+    return place, [(f"{number * step:g}", place(number * step)) for number in range(first, last + 1)]

@@ -43,6 +43,7 @@ class Forest:
     height: float
     description: str
 
+    macro: str = "forest"
     width: int = WIDTH
 
 

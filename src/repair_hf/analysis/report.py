@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from repair_hf.analysis.blend_curve import Curve
 from repair_hf.analysis.forest import Forest
 from repair_hf.analysis.pages import card, render
 from repair_hf.analysis.tables import Rows, cell
@@ -28,7 +29,7 @@ class Finding:
     note: str  # what the numbers are and how to read them, or why there are none
     table: pd.DataFrame | None = None
     data: pd.DataFrame | None = None  # what the CSV holds if it holds more than the table
-    plot: Forest | None = None  # what stands above the table, of the same numbers
+    plot: Forest | Curve | None = None  # what stands above the table, of the same numbers
 
     @property
     def rows(self) -> Rows:
@@ -50,6 +51,11 @@ class Answers:
     helped: Finding
     cost: str
     look: Sequence[tuple[str, str]]  # what to look at first, and the section that shows it
+    kept: Finding | None = None  # what blends gain and keep, if they were evaluated
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [self.helped] if self.kept is None else [self.helped, self.kept]
 
 
 def write_report(
@@ -62,7 +68,7 @@ def write_report(
 ) -> None:
     """Write a page of answers, findings and some records or failures, with the findings' files beside it."""
     folder.mkdir(parents=True, exist_ok=True)
-    for finding in (*findings, *([] if answers is None else [answers.helped])):
+    for finding in (*findings, *([] if answers is None else answers.findings)):
         finding.save(folder)
     page = render(
         "report.html",

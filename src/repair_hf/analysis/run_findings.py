@@ -16,18 +16,19 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
+from repair_hf.analysis.blend_curve import blend_rows, curve
 from repair_hf.analysis.costs import PAID_HEADS, describe_paid, paid_rows
 from repair_hf.analysis.forest import forest
 from repair_hf.analysis.people.agreement import people_findings
 from repair_hf.analysis.report import Answers, Finding
 from repair_hf.analysis.run_data import RunData
-from repair_hf.analysis.tables import difference_cell, label, percent, round_rows
+from repair_hf.analysis.tables import SIDES, difference_cell, label, percent, round_rows
 from repair_hf.evaluation.comparison import decides, short_names
 from repair_hf.evaluation.ranks import FILE as RANKS
 from repair_hf.evaluation.training_data import find_trainings, steps_of
 from repair_hf.llm.cost import Usage, paid_in
 from repair_hf.records.columns import DIRECTIONS, REASONS, REJECTED
-from repair_hf.runtime.files import read_json
+from repair_hf.runtime.files import read_json, read_yaml
 from repair_hf.synthesis.steps import ERROR_TYPES
 
 STAGES = {"audit": "passed the audit", "instruct": "instructed", "edit": "became records"}  # what passing is called
@@ -47,7 +48,7 @@ def run_findings(data: RunData) -> tuple[Answers, list[Finding]]:
         *_rounds(data.root),
         *people_findings(list(data.folders)),
     ]
-    return Answers(helped, describe_paid(paid), _what_to_look_at(data)), sections
+    return Answers(helped, describe_paid(paid), _what_to_look_at(data), blend_finding(data.root)), sections
 
 
 def _what_to_look_at(data: RunData) -> list[tuple[str, str]]:
@@ -136,6 +137,25 @@ def _rounds(root: Path | None) -> list[Finding]:
     heads, rows = round_rows(history["rounds"])
     note = f"Measured on the split `{history['split']}`; stopped {history['stopped']}."
     return [Finding("rounds", "Round by round", note, pd.DataFrame(rows, columns=heads))]
+
+
+def blend_finding(root: Path | None) -> Finding | None:
+    """What blends gain, and keep on further pairs: those of the first folder of `repair-hf evaluate --blends`."""
+    for path in sorted(root.rglob("differences.json")) if root is not None else ():
+        metrics = read_json(path.parent / "metrics.json")
+        configs = {name: read_yaml(path.parent / name / "config.yaml") for name in metrics if "@" in name}
+        weights = {name: config["weight"] for name, config in configs.items() if "weight" in config}
+        also = [key.removesuffix("_i2t_R@1") for key in next(iter(metrics.values())) if key.endswith("_i2t_R@1")]
+        if weights and also:
+            rows = blend_rows(metrics, weights, also)
+            table = rows.assign(direction=rows["direction"].map(SIDES), weight=rows["weight"].map("{:g}".format))
+            table = table.assign(**{name: rows[name].map("{:.1f}".format) for name in ("gained", "kept")})
+            note = (
+                "R@1 in %: gained on these pairs, kept on further ones, by the weight of the tuned model; 0 is the "
+                "base. `repair-hf export blend` writes the model at one weight."
+            )
+            return Finding("blends", "What is gained, and what is kept?", note, table, data=rows, plot=curve(rows))
+    return None
 
 
 EVALUATE = "`repair-hf evaluate BASE PLAIN REPAIRED --output …`"

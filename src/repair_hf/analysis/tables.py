@@ -48,18 +48,19 @@ def mean_gain(before: Mapping[str, float], now: Mapping[str, float]) -> float:
 def round_rows(rounds: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Column heads and rows of a table of rounds; the first is the base. Deltas are in points against the row above.
 
-    Each round has `round`, `metrics` and `records` (direction -> number of new records; ignored for the base).
+    Each round has `round`, `metrics`, and, but for the base, `plain` (metrics of training without records) and
+    `records` (direction -> number of new records).
     """
-    heads = ["round", *(f"{side} {what}" for side in SIDES.values() for what in ("new", "in all"))]
-    heads += [f"{side} R@1{what}" for side in SIDES.values() for what in ("", " +")] + ["mean +"]
+    heads = ["round", *(f"{side} records" for side in SIDES.values())]
+    heads += [f"{side} R@1{what}" for side in SIDES.values() for what in (" plain", "", " +")] + ["mean +"]
     rows: list[list[str]] = []
     for place, each in enumerate(rounds):
         counts, recalls, before = [], [], rounds[place - 1]["metrics"]
         for side in SIDES:
-            new = [one["records"][side] for one in rounds[1 : place + 1]]
             now, then = (100 * metrics[f"{side}_R@1"] for metrics in (each["metrics"], before))
-            counts += [f"{new[-1]:,}", f"{sum(new):,}"] if place else [NONE, NONE]
-            recalls += [f"{now:.1f}", f"{now - then:+.1f}" if place else NONE]
+            counts.append(f"{each['records'][side]:,}" if place else NONE)
+            plain = f"{100 * each['plain'][f'{side}_R@1']:.1f}" if place else NONE
+            recalls += [plain, f"{now:.1f}", f"{now - then:+.1f}" if place else NONE]
         gain = f"{mean_gain(before, each['metrics']):+.1f}" if place else NONE
         rows.append([str(each["round"]) if place else "base", *counts, *recalls, gain])
     return heads, rows

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from repair_hf.cli.evaluate import TestPairsOptions
-from repair_hf.cli.subcommands import print_table, suggest
+from repair_hf.cli.subcommands import print_table, suggest, unused
 from repair_hf.runtime.options import StageOptions, changed, flags
 from repair_hf.synthesis.options import ContrastEditorOptions, ContrastOptions, LLMOptions
 
@@ -52,8 +52,9 @@ def run(
     _print_summary(summary)
     what = "already finished, nothing was done" if was_done else f"took {summary['seconds']:,.0f} s"
     print(f"contrast {what}   -> {stage.output}")
-    words = [*flags(changed(pairs_options)), "--contrast", stage.output, "--output", "runs/evaluate"]
-    suggest("evaluate", "MODEL", *words)
+    words = [*flags(changed(pairs_options)), "--contrast", stage.output, "--output", unused("runs/evaluate")]
+    print("Name the base first, then a training without records, then one with records, of as many steps:")
+    suggest("evaluate", "BASE", "PLAIN", "REPAIRED", *words)
 
 
 def _print_estimate(wanted: Any) -> None:

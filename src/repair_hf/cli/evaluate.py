@@ -62,7 +62,7 @@ def run(
     if not is_first():
         return
     _print_metrics(evaluation)
-    if evaluation.weights:
+    if evaluation.weights and evaluation.also:
         _draw_blends(evaluation, Path(stage.output))
     print(f"-> {stage.output}")
 
@@ -102,18 +102,18 @@ def _print_metrics(evaluation: Any) -> None:
     if evaluation.unseen:
         print(f"{NOTE} {_origin(evaluation.unseen)}")
     for one in comparison.get("repair", ()):
-        print(_answer(one))
+        print(answer(one))
 
 
 def _draw_blends(evaluation: Any, folder: Path) -> None:
     """Draw what each blend gains against what it keeps of the base."""
-    from repair_hf.analysis.blend_curve import draw_blends
+    from repair_hf.analysis.blend_curve import blend_rows, draw_blends
 
-    if draw_blends(evaluation.metrics, evaluation.weights, list(evaluation.also), folder / "blends.svg"):
-        print("`repair-hf export blend` writes the model at one weight.")
+    draw_blends(blend_rows(evaluation.metrics, evaluation.weights, list(evaluation.also)), folder / "blends.svg")
+    print("`repair-hf export blend` writes the model at one weight.")
 
 
-def _answer(one: dict[str, Any]) -> str:
+def answer(one: dict[str, Any]) -> str:
     """Say which differences show whether repair helped: in R@1, also on further pairs, and on the contrast set."""
     from repair_hf.analysis.tables import difference_cell, label
     from repair_hf.evaluation.comparison import decides

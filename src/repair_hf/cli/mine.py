@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from repair_hf.cli.subcommands import print_table, suggest
+from repair_hf.cli.subcommands import print_table, suggest, unused
 from repair_hf.mining.options import MiningOptions
 from repair_hf.runtime.options import PairsOptions, StageOptions, changed, flags
 
@@ -41,7 +41,7 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: MiningOptions
     print(f"-> {stage.output}")
     retriever = ["--model", options.model, *flags(changed(options.of_encoder))]
     words = [*flags(changed(pairs_options)), *retriever, "--failures", stage.output]
-    suggest("synthesize", *words, "--llm", "...", "--editor", "...", "--output", "runs/records")
+    suggest("synthesize", *words, "--llm", "...", "--editor", "...", "--output", unused("runs/records"))
     print("Look at the failures before you pay for their repair:")
     suggest("show", stage.output)
 

@@ -2,12 +2,12 @@
 
 The folder holds `mine.yaml`, `synthesize.yaml`, `train.yaml` and `evaluate.yaml`; with a `world.yaml`, the toy world
 is drawn first. The first round writes to the recipes' own outputs, and uses what they hold already. The folder above
-these gets `base/` (the evaluation of the base retriever), `round-1/evaluate`, `round-2/` ... (each with `failures`,
-`records`, `retriever` and `evaluate`) and `rounds.json`, the table of rounds.
+these gets `base/` (the evaluation of the base retriever), `round-1/` (`plain` and `evaluate`), `round-2/` ... (each
+also with `failures`, `records` and `retriever`) and `rounds.json`, the table of rounds.
 
-A round mines with the newest checkpoint, repairs failures that no earlier round has seen, trains that checkpoint
-further on the records of all rounds, and evaluates it. A later round has therefore trained for longer: compare it with
-as many steps on the records of the first round.
+A round mines with the newest checkpoint, repairs failures that no earlier round has seen, and trains that checkpoint
+further on the records of all rounds. Beside it stands `plain`: the same trainings without records, from the same base.
+The evaluation of both shows what the records add.
 
 Each stage runs with the options of its recipe, except for what differs by round. All recipes are of one folder. The
 same command resumes a killed run.
@@ -39,7 +39,7 @@ Each stage reads its recipe of that folder; the round sets models, records and, 
 repeat a finished run with more --rounds."""
 
 STAGES = ("mine", "synthesize", "train", "evaluate")
-PLACES = {"mine": "failures", "synthesize": "records", "train": "retriever", "evaluate": "evaluate"}
+PLACES = {"mine": "failures", "synthesize": "records", "train": "retriever"}
 
 
 @dataclass
@@ -61,12 +61,12 @@ OPTIONS = (RunOptions,)
 
 
 def run(options: RunOptions) -> None:
-    """Mine, synthesize, train and evaluate until the rounds are done or no longer help."""
+    """Mine, synthesize, train with and without records, and evaluate, until the rounds are done or no longer help."""
     refuse_several("run")
     rounds = _Rounds(find_recipe(options.recipe), options)
     with nullcontext() if options.dry_run else one_writer(rounds.folder):
         rounds.draw_world()
-        rounds.evaluate(rounds.base, rounds.folder / "base")
+        rounds.evaluate([rounds.base], rounds.folder / "base")
         if not options.dry_run:
             return _run_rounds(rounds, options)
         for number in range(1, options.rounds + 1):
@@ -76,6 +76,7 @@ def run(options: RunOptions) -> None:
 
 def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
     from repair_hf.analysis.tables import mean_gain, round_rows
+    from repair_hf.cli.evaluate import answer
     from repair_hf.llm.calls import format_dollars
     from repair_hf.llm.ledger import BudgetSpent
     from repair_hf.llm.ledger_file import paid_by
@@ -83,7 +84,7 @@ def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
     from repair_hf.synthesis.outcome import NothingRepaired
 
     folder, recipe = rounds.folder, rounds.recipe / "synthesize.yaml"
-    done = [_measured(folder / "base", 0, {"i2t": 0, "t2i": 0})]
+    done: list[dict[str, Any]] = [{"round": 0, "records": {"i2t": 0, "t2i": 0}, "metrics": _measured(folder / "base")}]
     why = f"after {options.rounds} round{'s' if options.rounds > 1 else ''}, as requested"
     for number in range(1, options.rounds + 1):
         try:
@@ -103,7 +104,8 @@ def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
             why = f"because round {number} made no new record"
             break
         rounds.train(number)
-        done.append(_measured(rounds.place(number, "evaluate"), number, new))
+        plain, retriever = map(rounds.measured, (number, number), ("plain", "train"))
+        done.append({"round": number, "records": new, "metrics": retriever, "plain": plain})
         gain = done[-1]["gain"] = mean_gain(done[-2]["metrics"], done[-1]["metrics"])
         if gain < options.min_gain:
             why = f"because round {number} gained {gain:+.2f} points, less than --min-gain {options.min_gain:g}"
@@ -112,6 +114,8 @@ def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
     write_atomically(folder / "rounds.json", json.dumps(table | {"rounds": done}, indent=2) + "\n")
     print()
     print_table(*round_rows(done))
+    for one in rounds.repaired(done[-1]["round"]):
+        print(answer(one))
     print(f"evaluated on the split `{rounds.split}`; stopped {why}   -> {folder}")
     if rounds.split == "test" and options.rounds > 1:
         print("The number of rounds was selected on the test split, which biases its metrics; use --split validation.")
@@ -145,7 +149,7 @@ class _Rounds:
         """Return the folder of a stage of a round."""
         if number == 1 and name in self._outputs:
             return self._outputs[name]
-        return self.folder / f"round-{number}" / PLACES[name]
+        return self.folder / f"round-{number}" / PLACES.get(name, name)
 
     def draw_world(self) -> None:
         """Draw the toy world, if there is a recipe of it."""
@@ -171,13 +175,28 @@ class _Rounds:
         self._stage("synthesize", self._newest(number), records, **changes)
 
     def train(self, number: int) -> None:
-        """Train the newest checkpoint on the records of all rounds, and evaluate it."""
-        retriever = self.place(number, "train")
-        self._stage("train", self._newest(number), retriever, records=self.records(number))
-        self.evaluate(str(retriever), self.place(number, "evaluate"))
+        """Train the newest checkpoint on the records of all rounds and one without records, and evaluate both."""
+        for name, records in {"plain": None, "train": self.records(number)}.items():
+            self._stage("train", self._newest(number, name), self.place(number, name), records=records)
+        self.evaluate(self._trained(number), self.place(number, "evaluate"))
 
-    def evaluate(self, model: str, output: Path) -> None:
-        self._stage("evaluate", [model], output, split=self.split)
+    def evaluate(self, models: list[str], output: Path) -> None:
+        self._stage("evaluate", models, output, split=self.split)
+
+    def measured(self, number: int, name: str) -> dict[str, Any]:
+        """Return the metrics of a round's `plain` or `train`."""
+        from repair_hf.evaluation.comparison import short_names
+
+        models = {model: short for short, model in short_names(self._trained(number)).items()}
+        return _measured(self.place(number, "evaluate") / models[str(self.place(number, name))])
+
+    def repaired(self, number: int) -> list[dict[str, Any]]:
+        """Return the comparisons of a round's retriever with training without records; none for the base."""
+        path = self.place(number, "evaluate") / "differences.json"
+        return read_json(path, needs=("repair",))["repair"] if number else []
+
+    def _trained(self, number: int) -> list[str]:
+        return [str(self.place(number, name)) for name in ("plain", "train")]
 
     def new_records(self, number: int) -> dict[str, int]:
         summary = read_json(self.place(number, "synthesize") / "summary.json", needs=["directions"])
@@ -187,9 +206,9 @@ class _Rounds:
         """Return the records of all rounds up to this one."""
         return [str(self.place(n, "synthesize")) for n in range(1, number + 1)]
 
-    def _newest(self, number: int) -> str:
+    def _newest(self, number: int, name: str = "train") -> str:
         """Return the retriever that a round starts from."""
-        return self.base if number == 1 else str(self.place(number - 1, "train"))
+        return self.base if number == 1 else str(self.place(number - 1, name))
 
     def _stage(self, name: str, model: str | list[str], output: Path, **changes: Any) -> None:
         """Run a stage with its recipe, but for these options."""
@@ -235,6 +254,5 @@ def _changed(options: Any, changes: dict[str, Any]) -> Any:
     return replace(options, **own) if own else options
 
 
-def _measured(evaluated: Path, number: int, records: dict[str, int]) -> dict[str, Any]:
-    metrics = read_json(evaluated / "metrics.json", needs=("i2t_R@1", "t2i_R@1"))
-    return {"round": number, "records": records, "metrics": metrics}
+def _measured(evaluated: Path) -> dict[str, Any]:
+    return read_json(evaluated / "metrics.json", needs=("i2t_R@1", "t2i_R@1"))

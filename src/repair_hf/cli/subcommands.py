@@ -6,6 +6,7 @@ import importlib
 import shlex
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +24,12 @@ def suggest(*words: str) -> None:
     """Print the next command, ready to be copied; nothing inside `perform`."""
     if not _is_inner.get():
         print(f"next: repair-hf {shlex.join(words)}")
+
+
+def unused(folder: str) -> str:
+    """Return a folder to suggest as output: `folder`, or with the first number behind it that does not exist yet."""
+    names = (folder, *(f"{folder}-{number}" for number in range(2, 1000)))
+    return next(name for name in names if not Path(name).exists())
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str | float]], *, labels: int = 1) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from repair_hf.cli.subcommands import print_table, suggest
+from repair_hf.cli.subcommands import print_table, suggest, unused
 from repair_hf.mining.filtering import described
 from repair_hf.runtime.options import PairsOptions, StageOptions, changed, flags
 from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesizeOptions
@@ -26,6 +26,7 @@ EPILOG = """examples:
 
 You can stop it at any time: the same command resumes and pays for no answer twice."""
 
+HELD_OUT = ("validation", "test")  # splits to measure on
 
 OPTIONS = (PairsOptions, StageOptions, LLMOptions, EditorOptions, SynthesizeOptions)
 
@@ -53,8 +54,15 @@ def run(
     summary = _run(synthesis, Path(stage.output))
     if processes().is_main:
         _print_outcome(summary, Path(stage.output), llm.answer_attempts, was_done=was_done)
-        words = ["--model", options.model, "--records", stage.output, "--output", "runs/train"]
-        suggest("train", *flags(changed(pairs_options)), *words)
+        _suggest(pairs_options, options.model, stage.output)
+
+
+def _suggest(pairs_options: PairsOptions, model: str, output: str) -> None:
+    """Name the next command: a training, or for a split to measure on the export of its known errors."""
+    if pairs_options.split in HELD_OUT:
+        return suggest("export", "near-misses", "--records", output, "--output", unused("runs/near-misses"))
+    words = ["--model", model, "--records", output, "--output", unused("runs/train")]
+    suggest("train", *flags(changed(pairs_options)), *words)
 
 
 def _print_choice(synthesis: Any) -> None:

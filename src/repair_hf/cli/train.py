@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import tempfile
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repair_hf.cli.subcommands import suggest
+from repair_hf.cli.subcommands import suggest, unused
 from repair_hf.runtime.options import PairsOptions, StageOptions, changed, flags
 from repair_hf.training.options import Hyperparameters, TrainOptions
 
@@ -56,7 +57,8 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     if stage.dry_run:
         with tempfile.TemporaryDirectory() as scratch:
             config.output_dir = scratch  # transformers' Trainer creates the folder
-            return _try_out(open_trainer(options, pairs, config, validation=validation), stage.output)
+            trainer = open_trainer(options, pairs, config, validation=validation)
+            return _try_out(trainer, stage.output, options.learning_rates)
     if options.learning_rates:
         summary = train_each(options, pairs, config, validation=validation)
     else:
@@ -69,8 +71,20 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     if is_first:
         _print_summary(summary)
         print(f"-> {stage.output}")
-        tested = changed(pairs_options) | {"split": None}  # so evaluate uses its own default
-        suggest("evaluate", *flags(tested), "--model", stage.output, "--output", f"{stage.output}-test")
+        _suggest(pairs_options, stage.output, options, config)
+
+
+def _suggest(pairs_options: PairsOptions, output: str, options: TrainOptions, config: RepairConfig) -> None:
+    """Name the next commands: with records, first the same training without them, which shows what they add."""
+    models = [options.model, output]
+    if options.records:
+        plain, how = f"{output}-plain", changed(options) | {"records": None, "records_revision": None}
+        models.insert(1, plain)
+        if not (Path(plain) / "summary.json").is_file():
+            print("Train once more without the records, and compare: the difference shows what they add.")
+            suggest("train", *flags(changed(pairs_options) | how | config.given), "--output", plain)
+    tested = changed(pairs_options) | {"split": None}  # so evaluate uses its own default
+    suggest("evaluate", *models, *flags(tested), "--output", unused(f"{output}-test"))
 
 
 def _setup(config: RepairConfig) -> str:
@@ -79,9 +93,10 @@ def _setup(config: RepairConfig) -> str:
     return f"world size {config.world_size}   {config.device.type}   {precision}   {batch:,} pairs per step"
 
 
-def _try_out(trainer: RepairTrainer, output: str) -> None:
-    """Check the output folder, take two steps, and print what the training would take."""
+def _try_out(trainer: RepairTrainer, output: str, rates: list[float]) -> None:
+    """Check the output folder, take two steps, and print what the training would take, with each learning rate."""
     from repair_hf.training.checkpoints import find_checkpoint
+    from repair_hf.training.finetune import RATES
     from repair_hf.training.report import measure_step, warn_of_plan
 
     is_first, scratch = trainer.is_world_process_zero(), trainer.args.output_dir
@@ -101,6 +116,10 @@ def _try_out(trainer: RepairTrainer, output: str) -> None:
             f"time    {found['seconds']:.2g} s per step on this machine: {whole} (h:mm:ss) in all, without evaluation"
         )
         print(f"memory  {found['memory'] / 2**30:.1f} GiB at the peak of two steps")
+        for rate in (f"{rate:g}" for rate in rates):
+            print(f"rate    {rate:8} {steps:,} steps, {whole}   -> {Path(output, RATES, rate)}")
+        if rates:
+            print(f"        {len(rates):,} trainings, {len(rates) * whole} in all; the best one   -> {output}")
 
 
 COMPARED = {  # by each loss

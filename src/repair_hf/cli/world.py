@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from repair_hf.cli.subcommands import suggest
+from repair_hf.cli.subcommands import suggest, unused
 from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import SEEDS, Bounded, opt
 from repair_hf.toyworld.corpus import SEED, SPLITS, build_world
@@ -54,7 +54,7 @@ def build(options: BuildOptions) -> None:
     with one_writer(options.output):
         folder = build_world(options.output, splits=splits, seed=options.seed, domain=options.domain)
     print("world   " + ", ".join(f"{count:,} {name}" for name, count in splits.items()) + f" pictures   -> {folder}")
-    suggest("mine", "--pairs", str(folder), "--model", "world/base", "--output", "runs/failures")
+    suggest("mine", "--pairs", str(folder), "--model", "world/base", "--output", unused("runs/failures"))
 
 
 def serve(options: ServeOptions) -> None:

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import extract_commit_hash
 
 from repair_hf.encoder.shipped import locate
-from repair_hf.runtime.hub_access import settle_hub
+from repair_hf.runtime.hub_access import is_offline_id, settle_hub
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.texts import parse_json
 
@@ -169,6 +170,11 @@ def explained(model: str, what: str) -> Iterator[None]:
     except Exception as error:  # tokenizers raises plain Exceptions, and broken settings raise errors of any kind
         if not Path(model).exists() and (found := _other_format(model)):
             raise UserError(found) from error
+        if is_offline_id(model) and not has_file(model, CONFIG):
+            raise UserError(
+                f"`{model}` is not a local folder, and this machine is offline and has not cached it. Run `hf "
+                f"download {model}` with a connection, or give a folder."
+            ) from error
         here = "" if Path(model).exists() else "is not a local folder, and "
         raise UserError(f"`{model}` {here}cannot be loaded as {what}: {_reason(error)}") from error
     finally:
@@ -237,7 +243,7 @@ def _other_format(model: str) -> str | None:
 
 
 def _reason(error: Exception) -> str:
-    said = " ".join(str(error).split())[:200].rstrip(". ") or type(error).__name__
+    said = shorten(str(error), 300, placeholder=" …").rstrip(". ") or type(error).__name__
     if found := re.search(r"Unrecognized configuration class .*\.(\w+)Config'", str(error)):
         return (
             f"its {CONFIG} is of {found[1]}, and a model with `get_image_features` and `get_text_features` is needed. "

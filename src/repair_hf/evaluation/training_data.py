@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,23 +33,47 @@ def uses_records(options: Mapping[str, Any]) -> bool:
 def plain_before(models: Mapping[str, Any]) -> dict[str, list[str]]:
     """Map each model that was trained with records to those before it without, of the same base and steps.
 
-    Their difference shows what the records add.
+    Their difference shows what the records add. Both may be trained in several rounds, each from the one before.
 
     Args:
         models: The models by short name, in their order.
     """
     found: dict[str, list[str]] = {}
-    plain: dict[str, tuple[Any, ...]] = {}
+    plain: dict[str, list[_Start]] = {}
     for name, model in models.items():
-        folder, newest = next(iter(find_trainings(model).items()), (None, None))
-        if folder is None or newest is None:
+        if not (starts := _starts(model)):
             continue
-        start = newest.get("model_digest") or newest.get("model"), _checkpoint(model) or steps_of(folder)
-        if uses_records(newest):
-            found[name] = [other for other, its_start in plain.items() if its_start == start]
+        if starts[0].has_records:
+            found[name] = [other for other, its_starts in plain.items() if _is_baseline(its_starts, starts)]
         else:
-            plain[name] = start
+            plain[name] = starts
     return found
+
+
+class _Start(NamedTuple):
+    """Where a training, or several in a row, began."""
+
+    base: Any
+    steps: tuple[int | None, ...]  # of the trainings since, the newest first
+    has_records: bool  # in any of them
+
+
+def _starts(model: Any) -> list[_Start]:
+    """Return the start of a model's newest training, then that of the one before it, and so on."""
+    found: list[_Start] = []
+    steps: tuple[int | None, ...] = ()
+    has_records = False
+    for folder, options in find_trainings(model).items():
+        steps += (_checkpoint(model) or steps_of(folder),)
+        has_records |= uses_records(options)
+        found.append(_Start(options.get("model_digest") or options.get("model"), steps, has_records))
+        model = options.get("model")
+    return found
+
+
+def _is_baseline(plain: Sequence[_Start], repaired: Sequence[_Start]) -> bool:
+    """Whether both started somewhere from the same base, and only one of them has used records since."""
+    return any(one._replace(has_records=True) == other for one in plain if not one.has_records for other in repaired)
 
 
 def steps_of(training: Path) -> int | None:

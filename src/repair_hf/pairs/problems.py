@@ -9,6 +9,8 @@ EXAMPLES = 3
 
 KINDS = {
     "malformed_row": "rows in another format than the source's",
+    "too_long_cell": "rows with a cell of over 1,000 letters, and 20 times as many as usual in its column; does a "
+    "quotation mark there swallow other rows?",
     "no_split": "images without a split, while others have one",
     "duplicate_id": "rows with the id of an earlier one",
     "outside_folder": "images that are no files of their dataset; if you trust it, download it and give its folder",

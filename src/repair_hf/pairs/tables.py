@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ SEPARATED = (".csv", ".tsv", ".txt", ".token")
 TABLES = (*SEPARATED, ".jsonl", ".parquet")
 SEPARATORS = ",;|\t"
 MOST_LINES = 100  # of one caption
+FAR_LONGER, LONG = 20, 1000  # than the median of its column, and in letters
 _FLICKR8K = re.compile(r"\S+#\d+\t")  # Flickr8k.token.txt begins without a header
 
 
@@ -47,12 +49,16 @@ def load_table(file: Path, problems: Problems) -> Dataset:
             lines = enumerate(parse_json(file.read_bytes()), start=1)
         else:
             lines = _separated(file) if kind in SEPARATED else read_lines(file)
-        rows = []
+        numbered = []
         for number, row in lines:
             if isinstance(row, dict):
-                rows.append(row)
+                numbered.append((number, row))
             else:
                 problems.add("malformed_row", f"line {number}")
+        too_long = _too_long([row for _, row in numbered]) if kind in SEPARATED else set()
+        for place in sorted(too_long):
+            problems.add("too_long_cell", f"line {numbered[place][0]}")
+        rows = [row for place, (_, row) in enumerate(numbered) if place not in too_long]
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())[:300].rstrip(".")
         if "codec can't decode" in reason:
@@ -82,6 +88,16 @@ def _separated(file: Path) -> Iterator[tuple[int, dict[str, str] | None]]:
     for number, cells in rows:
         if cells:
             yield number, dict(zip(names, cells, strict=True)) if len(cells) == len(names) else None
+
+
+def _too_long(rows: list[dict[str, str]]) -> set[int]:
+    """Return the rows with a cell that is far longer than those of its column: it may hold other rows."""
+    found = set()
+    for name in rows[0] if rows else ():
+        sizes = [len(row[name]) for row in rows]
+        most = max(LONG, FAR_LONGER * median(sizes))
+        found |= {place for place, size in enumerate(sizes) if size > most}
+    return found
 
 
 def _cells(lines: list[str], separator: str) -> Iterator[tuple[int, list[str]]]:

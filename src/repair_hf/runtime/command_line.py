@@ -157,9 +157,6 @@ class _Parser(argparse.ArgumentParser):
         if not self.known:
             return f"`{self.prog}` takes no options."
         keys = [word.removeprefix("--").replace("-", "_") for word in words]
-        removed = {name: use for each in self.types for name, use in getattr(each, "_removed", {}).items()}
-        if old := [f"`{key}` was removed: {removed[key]}" for key in keys if key in removed]:
-            return "; ".join(old) + "."
         known = ", ".join(sorted(self.known)) if len(self.known) <= 40 else f"see `{self.prog} --help-all`"
         spell = as_flag if words[0].startswith("--") else str
         return f"{did_you_mean(keys, self.known, spell=spell)}Known: {known}."

@@ -21,13 +21,23 @@ PATIENCE = 5.0  # seconds
 
 def settle_hub(id_or_folder: str | Path) -> None:
     """Check that the Hub is reachable, unless the name is a local path or cannot be an id."""
-    if constants.is_offline_mode() or Path(id_or_folder).exists():
-        return
+    if not constants.is_offline_mode() and _may_be_id(id_or_folder):
+        try_once(constants.ENDPOINT)
+
+
+def is_offline_id(id_or_folder: str | Path) -> bool:
+    """Return whether a name can only be a Hub id, and the Hub is not to be asked."""
+    return constants.is_offline_mode() and _may_be_id(id_or_folder)
+
+
+def _may_be_id(id_or_folder: str | Path) -> bool:
+    if Path(id_or_folder).exists():
+        return False
     try:
         validate_repo_id(str(id_or_folder))
     except HFValidationError:
-        return
-    try_once(constants.ENDPOINT)
+        return False
+    return True
 
 
 def name_for_datasets(id_or_folder: str | Path) -> str:

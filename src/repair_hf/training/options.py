@@ -176,20 +176,6 @@ class Hyperparameters(Bounded):
 class TrainOptions(TruthOptions):
     """What is trained, and on which records."""
 
-    _removed = {  # options of earlier versions, and what to do now
-        "grids": "use `paper` for the paper's grids, or `fill` and `loss` for one choice at a time",
-        "negatives": "use `loss`: batch, grid, both or none",
-        "own_failures_share": "use `fill`: edits, or paper for own failures",
-        "counterparts": "use `fill`, which decides it",
-        "slot1": "use `fill`, which decides it",
-        "known_matches": "leave it out; every `loss` masks known matches",
-        "batches": "leave it out; batches are random",
-        "save_merged": "leave it out; `push model` merges an adapter whose base is not on the Hub",
-        "draft_jpegs": "leave it out; `cache_images` decodes each image once",
-        "cache_folder": "set the variable HF_ASSETS_CACHE, the folder of all caches",
-        "push_to_hub": "use `repair-hf push model`",
-    }
-
     model: str = need("Retriever to fine-tune: Hub id or folder of a dual encoder, or of a LoRA adapter.")
     model_revision: str | None = opt(None, "Branch, tag or commit of the model on the Hub. Default: the newest.")
     dtype: Literal["float32", "bfloat16", "float16"] = opt(

@@ -33,7 +33,8 @@ from repair_hf.training.options import GridMean, Loss, Positives
 
 MAX_LOGIT_SCALE = math.log(100)
 
-Cells: TypeAlias = tuple[Tensor, Tensor, Tensor]  # logits, visible, positive
+Masks: TypeAlias = tuple[Tensor, Tensor]  # visible, positive
+Cells: TypeAlias = tuple[Tensor, Tensor, Tensor]  # logits, and their masks
 
 
 def encode(
@@ -214,28 +215,34 @@ class PairObjective(Objective):
         everything, own = torch.arange(len(step.anchors), device=step.own.device), step.own
         if self.loss in ("grid", "none"):
             everything, own = everything[step.slots == 0], own[step.slots[own] == 0]
-        terms = {"loss_global": self._over_pairs(step, own, everything)}
-        if self.loss in ("grid", "both"):
-            terms["loss_grid"] = self._over_grids(step)
+        masks = step.masks(own, everything, several=self.several)
+        terms = {"loss_global": self._over_pairs(step, own, everything, masks)}
+        if self.loss == "both":  # the masks hold the grids
+            terms["loss_grid"] = self._over_grids(step, masks, step.own)
+        elif self.loss == "grid":
+            masks = step.masks(step.own, step.own, several=self.several)
+            terms["loss_grid"] = self._over_grids(step, masks, step.own - step.own[0])
         return terms
 
-    def _over_pairs(self, step: Step, own: Tensor, others: Tensor) -> Tensor:
+    def _over_pairs(self, step: Step, own: Tensor, others: Tensor, masks: Masks) -> Tensor:
         """Average over pairs the losses of some own pairs, (R,), among others, (C,)."""
-        rows = step.logits(step.images[own], step.texts[others]), *step.masks(own, others, several=self.several)
+        rows = step.logits(step.images[own], step.texts[others]), *masks
         columns = rows
         if len(own) < len(others) and not self.sigmoid:  # with one process, rows and columns are those of one matrix
-            masks = step.masks(others, own, several=self.several)
-            columns = step.logits(step.images[others], step.texts[own]), *masks
+            transposed = step.masks(others, own, several=self.several)
+            columns = step.logits(step.images[others], step.texts[own]), *transposed
         is_pair = (step.image_rows >= 0) & (step.text_rows >= 0)
         each = self._each(rows, columns).where(is_pair[own], 0.0)  # (R,)
         return step.processes * each.sum() / is_pair[others].sum()
 
-    def _over_grids(self, step: Step) -> Tensor:
-        """Average the losses of the grids of this process's anchors."""
+    def _over_grids(self, step: Step, masks: Masks, column: Tensor) -> Tensor:
+        """Average the losses of the grids of this process's anchors.
+
+        `masks` have a row for each own pair; `column` is the place of its caption in them, (L,).
+        """
         own, anchors = step.own, step.anchors[step.own] - step.own[0]
         grids = grids_of(anchors)  # (A, S) places among the own pairs
-        rows, columns, is_there = grids[:, :, None], grids[:, None, :], grids >= 0
-        masks = step.masks(own, own, several=self.several)
+        rows, columns, is_there = grids[:, :, None], column[grids][:, None, :], grids >= 0
         seen, positive = (mask[rows, columns] & is_there[:, :, None] & is_there[:, None, :] for mask in masks)
         grid = step.logits(step.images[own[grids]], step.texts[own[grids]]), seen, positive  # (A, S, S) each
         is_pair = seen.diagonal(dim1=-2, dim2=-1)
