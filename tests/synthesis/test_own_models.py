@@ -7,7 +7,7 @@ from ledgers import answers
 from PIL import Image
 from small_world import saved
 
-from repair_hf.records.dataset import load_dropped, load_records, save_records
+from repair_hf.records.dataset import load_dropped, load_kept, save_records
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.pipeline import Synthesizer
@@ -64,15 +64,18 @@ def test_the_synthesizer_takes_them_too(world, encoder, tmp_path):
 
 
 def test_one_that_fails_stops_the_run_and_what_is_done_stays(world, encoder, tmp_path):
+    edits = []
+
     def failing(request: dict) -> str:
-        if answers(tmp_path) > 10:
+        edits.append("Edit instruction:" in str(request["messages"]))
+        if sum(edits) > 10:
             raise KeyError("weights")
         return my_llm(request)
 
     words = {"llm": failing, "editor": my_editor, "output": tmp_path, "concurrency": 1}
     with pytest.raises(RunStopped, match="failing failed: KeyError: 'weights'. Every answer so far is kept"):
         synthesize(world.failures, world.pairs, encoder, **words)
-    kept, dropped = load_records(tmp_path), load_dropped(tmp_path)
+    kept, dropped = load_kept(tmp_path), load_dropped(tmp_path)
     assert 0 < len(kept) + len(dropped) < len(world.failures)
 
 
