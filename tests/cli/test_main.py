@@ -21,9 +21,8 @@ from transformers import TrainingArguments
 import repair_hf
 from repair_hf.cli import main as cli
 from repair_hf.cli.subcommands import load_command, suggest, unused
-from repair_hf.cli.synthesize import _suggest
 from repair_hf.runtime.locks import one_writer
-from repair_hf.runtime.options import PairsOptions, UserError, need, opt
+from repair_hf.runtime.options import UserError, need, opt
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.training.options import Hyperparameters
 
@@ -268,14 +267,6 @@ def test_a_suggested_output_does_not_exist_yet(tmp_path, monkeypatch):
     for name in ("train", "train-2", "train-4"):
         Path("runs", name).mkdir(parents=True)
     assert unused("runs/train") == "runs/train-3"
-
-
-def test_what_was_mined_from_a_split_to_measure_on_is_not_suggested_for_training(capsys):
-    for split in ("train", "all", "test", "validation"):
-        _suggest(PairsOptions("p", split=split), "a/clip", "r")
-    shown = capsys.readouterr().out.splitlines()
-    words = ["train --pairs p", "train --pairs p --split all", "export near-misses --records r", "export near-misses"]
-    assert all(line.startswith(f"next: repair-hf {each}") for line, each in zip(shown, words, strict=True))
 
 
 def test_public_names_are_there_and_type_checkers_see_where():

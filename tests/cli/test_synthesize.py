@@ -13,8 +13,10 @@ from provider_server import ImageServer, png
 from scripted import shown_in
 
 from repair_hf.cli.main import main
+from repair_hf.cli.synthesize import _suggest
 from repair_hf.llm.ledger import Topic
 from repair_hf.records.dataset import load_dropped, load_records
+from repair_hf.runtime.options import PairsOptions
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.errors import LLMS, errors_of
 from repair_hf.toyworld.server import ChatServer, Response
@@ -247,3 +249,11 @@ def test_a_local_editor_makes_other_images_for_the_same_instructions(inputs, pix
     images = [(one, other) for one, other in zip(*found, strict=True) if one["direction"] == "t2i"]
     assert images and all(other["editor"].startswith(pix2pix_folder.name) for _, other in images)
     assert all(one["edit_image"].tobytes() != other["edit_image"].tobytes() for one, other in images)
+
+
+def test_what_was_mined_from_a_split_to_measure_on_is_not_suggested_for_training(capsys):
+    for split in ("train", "all", "test", "validation"):
+        _suggest(PairsOptions("p", split=split), "a/clip", "r")
+    shown = capsys.readouterr().out.splitlines()
+    words = ["train --pairs p", "train --pairs p --split all", "export near-misses --records r", "export near-misses"]
+    assert all(line.startswith(f"next: repair-hf {each}") for line, each in zip(shown, words, strict=True))
