@@ -19,8 +19,9 @@ from repair_hf.encoder.pixel_store import IMAGES_AT_ONCE
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.pairs.admission import admit_images
 from repair_hf.pairs.cells import undecoded
+from repair_hf.pairs.folders import load_any
 from repair_hf.pairs.images import UNDECODABLE, in_rgb, open_image
-from repair_hf.pairs.sources import UNLOADABLE, load_any
+from repair_hf.pairs.sources import UNLOADABLE
 from repair_hf.runtime.options import UserError
 
 Box = tuple[float, float, float, float]  # left, upper, right, lower in pixels

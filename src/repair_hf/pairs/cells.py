@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, Image, config
-from huggingface_hub.constants import HF_HUB_CACHE
+from huggingface_hub import constants
 from huggingface_hub.file_download import repo_folder_name
 
 CELLS_PER_READ = 256
@@ -34,7 +34,7 @@ def own_folders(source: str | Path) -> list[Path]:
     if (path := Path(source).absolute()).exists():
         folder = path if path.is_dir() else path.parent
         return [folder, *(place.parent / "blobs" for place in folder.parents if place.name == "snapshots")]
-    fetched = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=str(source), repo_type="dataset")
+    fetched = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=str(source), repo_type="dataset")
     return [fetched, Path(config.DOWNLOADED_DATASETS_PATH), Path(config.EXTRACTED_DATASETS_PATH)]
 
 

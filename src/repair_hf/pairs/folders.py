@@ -1,4 +1,4 @@
-"""Read a folder of image files with their captions beside them: in metadata, in a text for each image, or in tars.
+"""Load a dataset; a folder of image files with their captions beside them: in metadata, in texts, or in tars.
 
 img2dataset writes tars, texts or Parquet files, and beside them a Parquet file and `_stats.json` of each shard.
 """
@@ -7,15 +7,37 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from datasets import Dataset, DatasetDict, Features, Image, Value, concatenate_datasets, load_dataset
+from datasets import (
+    Dataset,
+    DatasetDict,
+    Features,
+    Image,
+    Value,
+    concatenate_datasets,
+    load_dataset,
+    load_dataset_builder,
+    load_from_disk,
+)
+from huggingface_hub import snapshot_download
 
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.tables import load_table
 from repair_hf.runtime.files import REPAIR, intact
+from repair_hf.runtime.hub_access import name_for_datasets
 from repair_hf.runtime.options import PairsOptions
 
 KINDS = ("jpg", "jpeg", "png", "webp")  # names of files, and of columns of images
 SPLITS = ("train", "validation", "val", "dev", "test")
+
+
+def load_any(
+    source: str, config: str | None = None, revision: str | None = None, problems: Problems | None = None
+) -> Dataset | DatasetDict:
+    """Load a dataset by Hub id, or from a folder of `save_to_disk` or of data files; pairs collect its `problems`."""
+    if any((Path(source) / name).is_file() for name in ("dataset_dict.json", "state.json")):
+        return load_from_disk(source)
+    found = None if problems is None else _separated(source, config, revision, problems)
+    return load_dataset(name_for_datasets(source), config, revision=revision) if found is None else found
 
 
 def load_folder(path: Path, captions: list[str], problems: Problems) -> Dataset | DatasetDict | None:
@@ -30,6 +52,29 @@ def load_folder(path: Path, captions: list[str], problems: Problems) -> Dataset 
     if any(path.glob("*_stats.json")):
         return load_dataset("parquet", data_files=sorted(map(str, path.glob("*.parquet"))))
     return None
+
+
+def _separated(
+    source: str, config: str | None, revision: str | None, problems: Problems
+) -> Dataset | DatasetDict | None:
+    """Load a dataset that `datasets` would read by pandas, which drops captions such as `NA`; None if it is another.
+
+    It has files of separated values, or is an image folder on the Hub with its captions in `metadata.csv`.
+    """
+    builder = load_dataset_builder(name_for_datasets(source), config, revision=revision)
+    files = {str(split): list(map(Path, paths)) for split, paths in (builder.config.data_files or {}).items()}
+    if builder.name == "csv" and Path(source).exists():
+        tables = {split: [load_table(path, problems) for path in paths] for split, paths in files.items()}
+        return DatasetDict({split: concatenate_datasets(each) for split, each in tables.items()})
+    names = {path.name for paths in files.values() for path in paths}
+    if Path(source).exists() or "metadata.csv" not in names or builder.config.name != "default":
+        return None
+    folder = Path(snapshot_download(source, repo_type="dataset", revision=revision))
+    rows = load_folder(folder, [], problems)
+    if not isinstance(rows, Dataset) or "image" not in rows.features:
+        return None
+    images = [name and str(folder / name) for name in rows["image"][:]]
+    return rows.remove_columns("image").add_column("image", images).cast_column("image", Image())
 
 
 def _tars(path: Path, captions: list[str]) -> DatasetDict:

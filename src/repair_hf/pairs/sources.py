@@ -19,8 +19,6 @@ from datasets import (
     LargeList,
     List,
     concatenate_datasets,
-    load_dataset,
-    load_from_disk,
 )
 from datasets.exceptions import DatasetsError
 from datasets.features.features import require_decoding
@@ -29,7 +27,7 @@ from yaml import YAMLError
 from repair_hf.pairs.annotations import read_annotations
 from repair_hf.pairs.cells import OutsideFolder, anchored, equal_cells, misplaced, own_folders, undecoded
 from repair_hf.pairs.fetching import fetch_images, is_address
-from repair_hf.pairs.folders import KINDS, load_folder
+from repair_hf.pairs.folders import KINDS, load_any, load_folder
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.rows import (
     BYTES,
@@ -46,7 +44,6 @@ from repair_hf.pairs.rows import (
 )  # fmt: skip
 from repair_hf.pairs.tables import TABLES, is_table, load_table
 from repair_hf.pairs.wording import lists_in, without_numbers
-from repair_hf.runtime.hub_access import name_for_datasets
 from repair_hf.runtime.options import PairsOptions, UserError
 
 logger = logging.getLogger(__name__)
@@ -77,12 +74,6 @@ def read_listing(
     parts = _load_parts(options, data, problems)
     folder = Path.cwd() if data is not None else path if path.is_dir() else path.parent
     return _list_rows(parts, options, splits, problems, folder, None if is_here else own_folders(options.pairs))
-
-
-def load_any(source: str, config: str | None = None, revision: str | None = None) -> Dataset | DatasetDict:
-    """Load a dataset by Hub id, or from a folder of `save_to_disk` or of data files."""
-    is_saved = any((Path(source) / name).is_file() for name in ("dataset_dict.json", "state.json"))
-    return load_from_disk(source) if is_saved else load_dataset(name_for_datasets(source), config, revision=revision)
 
 
 def _refuse(options: PairsOptions, names: Sequence[str], right: str) -> None:
@@ -122,7 +113,8 @@ def _load_dataset(options: PairsOptions, problems: Problems) -> Dataset | Datase
         )
     try:
         found = load_folder(path, _named(options.caption_column), problems) if path.exists() else None
-        return load_any(source, options.pairs_config, options.pairs_revision) if found is None else found
+        place = source, options.pairs_config, options.pairs_revision
+        return load_any(*place, problems) if found is None else found
     except UserError:
         raise
     except UNLOADABLE as error:
