@@ -1,0 +1,75 @@
+"""A newcomer's walk with photographs: from a table with absolute paths to the verdict of `analyze`.
+
+Each command after the first is the one that the command before suggested, with the LLM and the editor filled in.
+"""
+
+import csv
+import re
+import shlex
+import shutil
+
+import pytest
+from photographs import cut, scripted
+
+from repair_hf.cli.main import main
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.records.dataset import load_records
+from repair_hf.toyworld.server import ChatServer
+
+SMALL = "--max-steps 3 --per-device-train-batch-size 8 --learning-rate 1e-3 --use-cpu".split()
+
+
+@pytest.mark.slow
+def test_from_a_table_with_absolute_paths_to_the_verdict(clip_folder, pix2pix_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "not-a-key")
+    (photos := tmp_path / "photos").mkdir()
+    rows = [(str(photos / name), caption) for name, caption in cut(photos, 4, 4).items()]
+    splits = [("train", "train", "train", "val", "test", "test")[place % 6] for place in range(len(rows))]
+    shutil.copy(rows[0][0], photos / "copy.jpg")  # of a training picture, in the test split
+    with open("photos.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("image", "caption", "split"))
+        writer.writerows([*((*row, split) for row, split in zip(rows, splits, strict=True))])
+        writer.writerow((photos / "copy.jpg", "A copy.", "test"))
+
+    def suggested(*words: str) -> list[list[str]]:
+        """Run a command, and return those that it suggests."""
+        capsys.readouterr()
+        assert main([*words]) == 0, capsys.readouterr().err
+        lines = capsys.readouterr().out.splitlines()
+        return [shlex.split(line)[2:] for line in lines if line.startswith("next: ")]
+
+    ids = [set(load_pairs("photos.csv", split=split).images["image_id"]) for split in ("train", "val", "test")]
+    assert not ids[0] & ids[2] and len(set.union(*ids)) == len(rows)  # the copy is no image of its own
+
+    mined = f"mine --pairs photos.csv --model {clip_folder} --d-i2t 2 --output runs/failures".split()
+    synthesize, show = suggested(*mined)
+    assert suggested(*show) == [["analyze", "runs/failures"]]
+    assert (tmp_path / "runs" / "failures").is_dir() and suggested("analyze", "runs/failures") == []
+
+    words = {"--llm": "openai/scripted", "--editor": str(pix2pix_folder)}
+    synthesize = [words.get(before, word) for before, word in zip(["", *synthesize], synthesize, strict=False)]
+    with ChatServer(scripted) as server:
+        synthesize += f"--llm-base-url {server.base_url} --editor-steps 1 --editor-size 64".split()
+        assert (
+            main([*synthesize, "--max-calls", "130", "--concurrency", "1"]) == 1
+        )  # what is repaired so far is usable
+        assert re.search(r"[1-9]\d* records are written", capsys.readouterr().out)
+        assert suggested("show", "runs/records") == []
+        (train,) = suggested(*synthesize)
+        assert suggested(*synthesize) and (tmp_path / "runs" / "records").is_dir()
+    records = load_records("runs/records")
+    assert {*records["direction"]} == {"t2i", "i2t"}
+    assert not any(str(tmp_path) in str(records[name][:]) for name in ("q_id", "gt_id", "fp_id"))
+
+    plain, evaluate = suggested(*train, *SMALL)
+    assert plain[0] == "train" and "--records" not in plain and plain[-1] == "runs/train-plain"
+    suggested(*plain)
+    assert evaluate[:4] == ["evaluate", str(clip_folder), "runs/train-plain", "runs/train"]
+    assert suggested(*evaluate) == []
+    assert main(["analyze", "runs"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    verdict = r"(Yes|Not shown|No|Partly): R@1 rose in [0-2] and fell in [0-2] of 2 comparisons with training without"
+    assert re.search(verdict, shown)
+    assert "train − train-plain" in shown
