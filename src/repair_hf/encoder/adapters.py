@@ -1,10 +1,9 @@
-"""Train a part of a dual encoder: LoRA adapters by peft, or one tower of two."""
+"""Which weights of a dual encoder are trained: all, one tower of two, or LoRA adapters by peft."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -61,51 +60,12 @@ def has_adapters(model: Any) -> bool:
     return bool(getattr(model, "peft_config", None))
 
 
-def weight_groups(model: torch.nn.Module, decaying: Collection[str], args: Any) -> list[dict[str, Any]]:
-    """Return the groups of an optimizer: the weights of each learning rate and weight decay.
-
-    With `layer_decay`, the rate of a layer is multiplied by it once more than that of the layer above: once for the
-    last layer, and once more for the embeddings than for the first layer (Bao et al., 2022, "BEiT").
-
-    Args:
-        model: What is trained.
-        decaying: Names of the weights that have a weight decay.
-        args: Has `learning_rate`, `image_learning_rate` (None for the same), `layer_decay` and `weight_decay`.
-    """
-    weights, rates = dict(model.named_parameters()), dict[str, float]()
-    for tower, parts in TOWERS.items():
-        has_own = tower == "image" and args.image_learning_rate is not None
-        own = args.image_learning_rate if has_own else args.learning_rate
-        names = [name for name in weights if {*parts} & {*name.split(".")}]
-        layers = {name: int(found[1]) for name in names if (found := re.search(r"\.layers?\.(\d+)\.", name))}
-        layers |= {name: -1 for name in names if ".embeddings." in name}
-        depth = 1 + max(layers.values(), default=-1)
-        rates |= {name: own * args.layer_decay ** (depth - layers[name]) if name in layers else own for name in names}
-    groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
-    for name, weight in weights.items():
-        if weight.requires_grad:
-            key = rates.get(name, args.learning_rate), args.weight_decay if name in decaying else 0.0
-            groups.setdefault(key, []).append(weight)
-    order = sorted(groups, key=lambda key: key[0] != args.learning_rate)  # the first rate is in the log
-    return [{"params": groups[key], "lr": key[0], "weight_decay": key[1]} for key in order]
-
-
 def as_json(config: Any) -> dict[str, Any] | None:
     """Return a configuration of peft as JSON, for the record of a run."""
     if config is None:
         return None
     values = {name: sorted(value) if isinstance(value, set) else value for name, value in config.to_dict().items()}
     return json.loads(json.dumps(values, default=str))
-
-
-def check_parameters(objective: torch.nn.Module, model: torch.nn.Module) -> None:
-    """Raise an error for an objective with parameters outside the model, which would not be trained."""
-    known = {id(parameter) for parameter in model.parameters()}
-    if any(id(parameter) not in known for parameter in objective.parameters()):
-        raise UserError(
-            f"{type(objective).__name__} has parameters of its own, which would not be trained. Make them a part of "
-            "the model while it trains."
-        )
 
 
 def check_model(model: PreTrainedModel, global_loss: str | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,12 @@ def intact(path: Path, remedy: str = RERUN) -> Iterator[None]:
             raise
         said = " ".join(str(error).split())[:160].rstrip(". ")
         raise UserError(f"{path} is damaged ({type(error).__name__}: {said}). {remedy}.") from error
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(path: str | Path, *, needs: Iterable[str] | None = (), remedy: str = RERUN) -> Any:

@@ -20,6 +20,7 @@ from repair_hf.evaluation.cases import Cases
 from repair_hf.evaluation.contrast import load_contrast
 from repair_hf.mining.mine import mine
 from repair_hf.records.dataset import NoRecords, build
+from repair_hf.runtime.draws import uniforms
 from repair_hf.runtime.files import read_json
 from repair_hf.runtime.options import changed
 from repair_hf.runtime.stage import Stage
@@ -32,7 +33,6 @@ from repair_hf.synthesis.contrast import contrast_set
 from repair_hf.synthesis.models import ORACLE, local_weights, open_chat, open_editor, open_ledger, prompts_of
 from repair_hf.synthesis.outcome import NothingRepaired
 from repair_hf.synthesis.synthesize import synthesize
-from repair_hf.training.fills import uniforms
 
 KEEP_STREAM, EPOCH = 3, 2**31  # of the draws that choose a share of the data
 

@@ -23,7 +23,8 @@ from datasets import Dataset, Features, Value, concatenate_datasets
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.truth import Truth
 from repair_hf.records.index import Groups
-from repair_hf.training.fills import Anchors, uniforms
+from repair_hf.runtime.draws import uniforms
+from repair_hf.training.fills import Anchors
 
 Part = Literal["rewrite", "variant", "negative", "drawn"]
 PARTS: tuple[Part, ...] = ("rewrite", "variant", "negative", "drawn")

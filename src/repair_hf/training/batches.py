@@ -20,9 +20,10 @@ from repair_hf.encoder.pixel_store import Pixels, pixels_of
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.encoder.token_store import TokenStore
 from repair_hf.pairs.dataset import Pairs
+from repair_hf.runtime.draws import uniforms
 from repair_hf.runtime.options import UserError
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.fills import Anchors, Key, uniforms
+from repair_hf.training.fills import Anchors, Key
 
 # On a CPU several small forwards with less padding are faster than a large one (`python benchmarks/train.py`).
 AT_ONCE_ON_CPU = 96

@@ -7,7 +7,6 @@ aside.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import time
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, TrainerCallback
 
 from repair_hf.encoder.adapters import has_adapters
-from repair_hf.runtime.files import read_json
+from repair_hf.runtime.files import file_digest, read_json
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.runtime.stage import differences
@@ -117,7 +116,7 @@ def is_finite(model: nn.Module, terms: Sequence[Tensor], *, scaled: bool) -> boo
 
 def seal(folder: Path, options: Mapping[str, Any]) -> None:
     """Write the options of a run, and the digests of its checkpoint's files."""
-    files = {path.relative_to(folder).as_posix(): _digest(path) for path in folder.rglob("*") if path.is_file()}
+    files = {path.relative_to(folder).as_posix(): file_digest(path) for path in folder.rglob("*") if path.is_file()}
     files.pop(SEAL, None)
     write_atomically(folder / SEAL, json.dumps({"options": options, "files": files}, indent=2) + "\n")
 
@@ -129,7 +128,7 @@ def is_whole(folder: Path) -> bool:
     """
     try:
         sealed = read_json(folder / SEAL, needs=["options", "files"])
-        if not all(_digest(folder / name) == digest for name, digest in sealed["files"].items()):
+        if not all(file_digest(folder / name) == digest for name, digest in sealed["files"].items()):
             return False
         best = sealed["options"].get("load_best_model_at_end") and read_json(folder / STATE)["best_model_checkpoint"]
         return not best or Path(best).name == folder.name or is_whole(folder.parent / Path(best).name)
@@ -177,8 +176,3 @@ def space_needed(model: PreTrainedModel, config: RepairConfig) -> int:
 
 def _steps(checkpoint: Path) -> str:
     return checkpoint.name.rpartition("-")[2]
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -36,7 +36,9 @@ def plan(trainer: Any, steps: int | None = None) -> dict[str, Any]:
     for epoch in range(math.ceil(steps / sampler.batches)):
         anchors = sampler.order(epoch)[: (steps - epoch * sampler.batches) * sampler.batch_size]
         drawn = fill.draw(np.full(len(anchors), epoch), anchors)  # (n, S) each
-        encoded += [count_distinct(rows, len(rows) // args.train_batch_size) for rows in drawn]
+        for kind, rows in enumerate(drawn):
+            batches = rows.reshape(-1, args.train_batch_size * rows.shape[1])
+            encoded[kind] += sum(len(np.unique(batch[batch >= 0])) for batch in batches)  # -1 is none
         for flags, rows in zip(used, drawn, strict=True):
             flags[rows] = True
         has_grid = (np.maximum(*drawn) >= 0).sum(1) > 1
@@ -56,12 +58,6 @@ def plan(trainer: Any, steps: int | None = None) -> dict[str, Any]:
         "samples_encoded": samples,
         "edits_trained": sum(samples[way] for way in reachable) / n_edits if n_edits else None,
     }
-
-
-def count_distinct(rows: np.ndarray, n_batches: int) -> int:
-    """Count the distinct rows of each of the batches, summed; (anchors, S), -1 is none."""
-    batches = np.sort(rows.reshape(n_batches, -1), axis=1)
-    return int((np.diff(batches, axis=1, prepend=-1) > 0).sum())
 
 
 def warn_of_plan(planned: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, PrinterCallback, ProcessorMixin, Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
-from repair_hf.encoder.adapters import as_json, check_model, check_parameters, limit_training, weight_groups
+from repair_hf.encoder.adapters import as_json, check_model, limit_training
 from repair_hf.encoder.augmentation import cropped
 from repair_hf.encoder.blend import blend, untrained
 from repair_hf.encoder.dual_encoder import DualEncoder
@@ -36,6 +36,7 @@ from repair_hf.training.batches import OneCaptionPerImage, collator_of
 from repair_hf.training.checkpoints import LoopCallback, find_checkpoint, space_needed
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, fill_of, open_records
+from repair_hf.training.optimizer import check_parameters, weight_groups
 from repair_hf.training.report import plan, summarize, warn_of_plan
 from repair_hf.training.step import Objective, PairObjective, encode, step_of
 
