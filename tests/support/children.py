@@ -103,6 +103,8 @@ def _run(function: Callable, arguments: tuple, env: dict[str, str], said: str) -
     os.environ |= env
     output = os.open(said, os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 1), os.dup2(output, 2)
+    # as in a command: with `forkserver`, the lock of tqdm's bars is a semaphore that a killed process leaks
+    multiprocessing.set_start_method("fork", force=True)
     code = function(*arguments)
     atexit._run_exitfuncs()  # a process of multiprocessing ends without them
     raise SystemExit(code)
