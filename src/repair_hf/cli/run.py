@@ -221,7 +221,7 @@ def share_payments(records: Path, folder: Path) -> None:
     """Move what `synthesize` has paid for records by itself into the ledger of all rounds, whose ceilings count it."""
     from repair_hf.llm.ledger import Ledger
     from repair_hf.llm.ledger_file import FILE, take_over
-    from repair_hf.synthesis.candidate_files import link_candidates
+    from repair_hf.synthesis.candidates import link_candidates
 
     own = records.resolve() / FILE
     if not own.is_file():
