@@ -25,7 +25,6 @@ READ_RECORDS = (
     STAGES["train"] + " --records {records}",
     "show {records} --output {out}/sheet.html",
     "analyze {records} --output {out}",
-    "figure case {records} --output {out}/case.svg",
     "annotate edits {records}",
     "push records {records} --repo me/x --no-embed-source-images --dry-run",
     "push records {records} --repo me/x --dry-run",
@@ -33,13 +32,12 @@ READ_RECORDS = (
 READ_MODEL = (
     *STAGES.values(),
     "export open_clip {clip} --output {out}",
-    "figure margin {records} --before {clip} --after {clip} --output {out}/margin.svg",
 )
 RESUME = STAGES["train"].replace("{out}", "{trained}") + " --max-steps 2 --save-strategy steps --save-steps 1"
 PUSH_MODEL = "push model {trained} --repo me/x --dry-run"
 # commands of two words, or without options
-MANY = ("world", "figure", "annotate", "export", "push")
-WITH_RECIPE = [*(name for name in COMMANDS if name not in MANY), "world build", "figure grid", "push records"]
+MANY = ("world", "annotate", "export", "push")
+WITH_RECIPE = [*(name for name in COMMANDS if name not in MANY), "world build", "push records"]
 
 
 def unfinished(folder: Path) -> None:

@@ -17,7 +17,6 @@ WAYS += [f"{kind}{damage.ADDRESS}" for kind in ("http", "https", "ftp", "s3", "z
 COMMANDS = {
     "show": "show {repo} --output {out}/sheet.html",
     "analyze": "analyze {repo} --output {out}",
-    "figure": "figure case {repo} --output {out}/case.svg",
     "train": "train --pairs {pairs} --split all --model {clip} --records {repo} --output {out} --use-cpu --dry-run",
 }
 
