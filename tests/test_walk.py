@@ -52,9 +52,7 @@ def test_from_a_table_with_absolute_paths_to_the_verdict(clip_folder, pix2pix_fo
     synthesize = [words.get(before, word) for before, word in zip(["", *synthesize], synthesize, strict=False)]
     with ChatServer(scripted) as server:
         synthesize += f"--llm-base-url {server.base_url} --editor-steps 1 --editor-size 64".split()
-        assert (
-            main([*synthesize, "--max-calls", "130", "--concurrency", "1"]) == 1
-        )  # what is repaired so far is usable
+        assert main([*synthesize, "--max-calls", "130", "--concurrency", "1"]) == 1  # what is repaired is usable
         assert re.search(r"[1-9]\d* records are written", capsys.readouterr().out)
         assert suggested("show", "runs/records") == []
         (train,) = suggested(*synthesize)

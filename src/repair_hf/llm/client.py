@@ -112,9 +112,10 @@ class ChatModel:
         topic = Topic(stage, direction, self.model, prompts=self._prompt_digest)
         sampling = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed, "sample": sample}
         first = request = self._request(messages, schema, sampling)
+        drains = self._sender.drains
         for attempt in range(self.attempts):
             key = self._key(messages, schema, sampling, attempt)
-            reply, is_new = await self._answer(key, request, topic)
+            reply, is_new = await self._answer(key, request, topic, drains)
             try:
                 return self._read(schema, reply.text, reply.finish, is_new)
             except UnparsedAnswer as fault:
@@ -177,12 +178,14 @@ class ChatModel:
         asked = {"model": self.model, "schema": schema and schema.__name__, "attempt": attempt}
         return question_key(messages, **sampling, **asked, **self._reasoning)
 
-    async def _answer(self, key: str, request: dict[str, Any], topic: Topic) -> tuple[Reply, bool]:
+    async def _answer(self, key: str, request: dict[str, Any], topic: Topic, drains: int) -> tuple[Reply, bool]:
         """Get an answer from the ledger, a request in flight or the provider; and whether it was just paid for."""
         call = self.ledger.find(key)
         is_new = call is not None and call.key in self._unread
         if call is None or call.state == "received":  # in place of asking, a body that was received is read
             request = await asyncio.to_thread(as_sent, request)  # images are encoded for nothing else
+            if self._sender.drains != drains:  # the run stopped since it was asked
+                raise asyncio.CancelledError
             if call is None and self.batches is not None:
                 await self.batches.defer(key, request, topic, self._worst(request))
                 raise Deferred("the answer comes with a batch")

@@ -71,16 +71,21 @@ class LiteLLM:
     async def __call__(self, request: Mapping[str, Any]) -> Reply:
         if not self._may_try_schema or "response_format" not in request:
             return await self._send(self.fitted(request))
+        is_plain, self._faults = self._faults == PLAIN_AFTER, 0 if self._faults == PLAIN_AFTER else self._faults
         try:
-            reply, self._form = await self._send(request), "schema"
-        except (RejectedRequest, PassingError) as error:
-            if isinstance(error, PassingError):
-                self._faults += error.is_server_fault
-                if not error.is_server_fault or self._faults < PLAIN_AFTER:
-                    raise
-            reply = await self._send(self.fitted(request))
-            if self._may_try_schema:  # of several requests at once the first one says so
-                logger.info("%s rejects structured output; requests are sent without it.", request["model"])
+            if is_plain:
+                reply = await self._send(self.fitted(request))
+            else:
+                reply, self._form = await self._send(request), "schema"
+        except RejectedRequest:
+            if is_plain:
+                raise
+            reply, is_plain = await self._send(self.fitted(request)), True
+        except PassingError as error:
+            self._faults += error.is_server_fault and not is_plain
+            raise
+        if is_plain and self._may_try_schema:  # of several requests at once the first one says so
+            logger.info("%s rejects structured output; requests are sent without it.", request["model"])
         self._may_try_schema = False
         return reply
 

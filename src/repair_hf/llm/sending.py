@@ -148,6 +148,7 @@ class Sender:
         self._accepted_at = 0.0  # when the last accepted request was sent
         self._pauses, self._paused_at, self._open_at = 0, 0.0, 0.0  # how many in a row; since and until when
         self._is_draining, self._logged_at = False, -EVERY
+        self.drains = 0  # how often it was drained
 
     async def ask(self, question: Question) -> tuple[Call, bool]:
         """Return the call of a question that the ledger cannot answer, and whether this question paid for it.
@@ -172,7 +173,7 @@ class Sender:
         """Send nothing new, and wait for the replies that are on their way; they are paid for already."""
         for task in set(self._tasks.values()) - self._on_wire:
             task.cancel()
-        self._is_draining = True
+        self._is_draining, self.drains = True, self.drains + 1
         try:
             if self._tasks:
                 await asyncio.wait(self._tasks.values(), timeout=seconds)

@@ -186,9 +186,9 @@ class Candidates:
             if is_damaged(path):
                 path.replace(path.with_suffix(".broken"))
                 if not self._has_warned:
+                    self._has_warned = True
                     again = "made" if self._sender is None else "paid for"
                     logger.warning("%s is damaged. Such files are renamed to .broken, and %s again.", path, again)
-                self._has_warned = True
 
     async def _buy(self, editor: HostedEditor, send: Send, path: Path) -> None:
         """Make one candidate with the editor at a provider, unless every attempt fails."""
