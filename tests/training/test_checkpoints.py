@@ -140,7 +140,7 @@ def test_a_resume_begins_in_the_epoch_of_its_steps():
         assert sampler.epoch == epoch
 
 
-@pytest.mark.parametrize("rate", [50.0, 1e4, 1e30])
+@pytest.mark.parametrize("rate", [1e4, 1e30])
 def test_a_training_that_diverges_saves_no_model_and_keeps_finite_checkpoints(rate, repaired, fit, tmp_path):
     with pytest.raises(UserError, match=r"^Step \d: .* not finite .* learning rate .* logit scale .*Lower"):
         fit(repaired, learning_rate=rate, max_steps=6, save_strategy="steps", save_steps=1, warmup_steps=0)

@@ -17,7 +17,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, TextIO
 
@@ -86,11 +87,10 @@ def _run_guarded(words: list[str], debug: bool) -> int:
     from repair_hf.runtime.run_folder import RunStopped
     from repair_hf.runtime.signals import like_ctrl_c
 
-    _log_ours()
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when `datasets` is imported
     prog = f"repair-hf {words[0]}" if words[0] in COMMANDS else "repair-hf"
     try:
-        with like_ctrl_c():
+        with _logging_ours(), like_ctrl_c():
             _run(words)
             sys.stdout.flush()
     except (UserError, OSError, RunStopped, KeyboardInterrupt) as error:
@@ -141,13 +141,17 @@ def _trouble(error: BaseException) -> str | None:
     return TROUBLE.get(error.errno) if isinstance(error, OSError) else None
 
 
-def _log_ours() -> None:
+@contextmanager
+def _logging_ours() -> Iterator[None]:
     """Log to stderr what this package says; a handler at the root would print the libraries' messages twice."""
-    ours = logging.getLogger("repair_hf")
+    ours, handler = logging.getLogger("repair_hf"), logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(levelname)s %(name)s: %(message)s"))
     ours.setLevel(logging.INFO)
-    if not ours.handlers:
-        ours.addHandler(logging.StreamHandler())
-        ours.handlers[0].setFormatter(_Formatter("%(levelname)s %(name)s: %(message)s"))
+    ours.addHandler(handler)
+    try:
+        yield
+    finally:
+        ours.removeHandler(handler)
 
 
 class _Formatter(logging.Formatter):
