@@ -152,7 +152,7 @@ def draw_demo(folder: Path) -> None:
     """Draw what each row of the demo's table gains, against what it keeps of the base's own domain."""
     if code := run(["demo", "--output", str(folder)]):
         sys.exit(code)
-    rows = {name: row for name, row in read_json(folder / "metrics.json", needs=ROWS).items() if name != "plain"}
+    rows = read_json(folder / "metrics.json", needs=ROWS)
     with chart(2.8, width=5.2) as (figure, axes):
         for name, row in rows.items():
             gained, kept = (50 * (row[f"{part}i2t_R@1"] + row[f"{part}t2i_R@1"]) for part in ("", "web_"))

@@ -77,9 +77,8 @@ def test_the_model_card_tells_it_all(trained, results):
         assert hidden not in card
 
 
-@pytest.mark.parametrize("options", [dict(records=None), dict(loss="none"), dict(negatives="none")])
+@pytest.mark.parametrize("options", [dict(records=None), dict(loss="none")])
 def test_a_training_without_its_records_is_plain(options, trained, tmp_path):
-    """`negatives` is what an earlier version called `loss`."""
     folder = shutil.copytree(trained, tmp_path / "plain")
     change(folder / "config.yaml", **options)
     card = model_card(folder, "me/clip-plain")

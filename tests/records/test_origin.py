@@ -18,7 +18,7 @@ ROLES = ("q", "gt", "fp")
 
 
 def renamed(pairs: Pairs, records: Dataset, folder: str) -> Dataset:
-    """Records as an earlier version named their items, by the absolute paths of the images."""
+    """Records whose items have other names, such as the absolute paths of the images."""
     columns = {f"{role}_id": [f"{folder}/{name}" for name in records[f"{role}_id"]] for role in ROLES}
     order = records.column_names
     for name, values in columns.items():

@@ -12,7 +12,7 @@ from repair_hf.synthesis.options import EditorOptions, LLMOptions
 
 ESTIMATE_HEADS = ("", "", "failures", "LLM calls", "images", "K tokens in", "K out", "dollars")
 PAID_HEADS = ("paid", "", "answers", "K tokens in", "K out", "K in all", "dollars")
-STAGES, DIRECTIONS = ("audit", "instruct", "edit", "label"), ("i2t", "t2i")  # `label`: of earlier versions
+STAGES, DIRECTIONS = ("audit", "instruct", "edit"), ("i2t", "t2i")
 
 Row = tuple[str | float, ...]
 

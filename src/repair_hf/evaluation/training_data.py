@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from repair_hf.runtime.files import read_json, read_table, read_yaml
 from repair_hf.runtime.items import FILE
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.stage import command_of
 
 
 def find_trainings(model: Any) -> dict[Path, dict[str, Any]]:
@@ -26,8 +27,8 @@ def find_trainings(model: Any) -> dict[Path, dict[str, Any]]:
 
 
 def uses_records(options: Mapping[str, Any]) -> bool:
-    """Return whether a training used records; `negatives` is the name of `loss` in earlier versions."""
-    return options.get("records") is not None and "none" not in (options.get("loss"), options.get("negatives"))
+    """Return whether a training used records."""
+    return options.get("records") is not None and options.get("loss") != "none"
 
 
 def plain_before(models: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -105,7 +106,7 @@ def check_unseen(images: Collection[str], place: str, models: Mapping[str, Any])
     certain = {}
     for name, model in models.items():
         sources: list[Path] = []  # the folders that name what it read: its own, and those of its records
-        for folder, options in find_trainings(model).items():
+        for folder, options in find_trainings(_before_blending(model)).items():
             own = options.get("records") or []
             sources += [folder, *map(Path, [own] if isinstance(own, str) else own)]
         verdicts = [_have_common_images(source, Path(place), images) for source in sources]
@@ -118,10 +119,15 @@ def check_unseen(images: Collection[str], place: str, models: Mapping[str, Any])
     return certain
 
 
+def _before_blending(model: Any) -> Any:
+    """Return the tuned model that `export blend` moved towards its base; any other model as it is."""
+    folder = Path(str(model))
+    return read_yaml(folder / "config.yaml")["model"] if command_of(folder) == "export blend" else model
+
+
 def _training_folder(model: Path) -> Path | None:
     folder = model.parent if model.name.startswith("checkpoint-") else model
-    is_training = (folder / "config.yaml").is_file() and (folder / "versions.json").is_file()
-    return folder if is_training and read_json(folder / "versions.json").get("command") == "train" else None
+    return folder if (folder / "config.yaml").is_file() and command_of(folder) == "train" else None
 
 
 def _have_common_images(source: Path, contrast: Path, images: Collection[str]) -> bool | None:

@@ -51,7 +51,7 @@ def digest_each(texts: Iterable[str]) -> np.ndarray:
 def check_items(folder: str | Path, now: Items) -> None:
     """Check that the pairs of a folder have not changed since it was made; items that only one of both has may be.
 
-    A folder of an earlier version, or a Hub id, has no such file and is not checked.
+    A Hub id has no such file and is not checked.
 
     Raises:
         UserError: If an image or caption has changed; it names the first ones.
