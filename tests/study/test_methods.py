@@ -4,11 +4,12 @@ import pytest
 
 from repair_hf.mining.options import MiningOptions
 from repair_hf.study.losses import OBJECTIVES
-from repair_hf.study.methods import ABLATIONS, CANDIDATES, METHODS, PAPER, REPAIR, Method, Records
+from repair_hf.study.methods import ABLATIONS, CANDIDATES, METHODS, OPTIONS, PAPER, REPAIR, Method, Records
 from repair_hf.study.tables import published_results
 from repair_hf.synthesis.options import SynthesizeOptions
+from repair_hf.training.config import RepairConfig
 
-FIELDS = ("data", "loss", "fill", "edits", "grid_weight", "grid_mean")
+FIELDS = ("data", "loss", "fill", "edits", "grid_weight", "grid_mean", "training")
 
 
 def test_every_method_of_the_papers_tables_is_there_besides_other_models_backbones_and_rounds():
@@ -18,11 +19,18 @@ def test_every_method_of_the_papers_tables_is_there_besides_other_models_backbon
     assert left == other and set(METHODS) >= reported - other - {"other-backbone", "other-backbone-vanilla"}
 
 
-@pytest.mark.parametrize("method", ABLATIONS, ids=lambda method: method.name)
-def test_an_ablation_differs_from_the_papers_method_in_one_field(method):
+@pytest.mark.parametrize("method", [*ABLATIONS, *OPTIONS], ids=lambda method: method.name)
+def test_an_ablation_or_option_differs_from_its_parent_in_one_field(method):
     parent = METHODS[method.parent]
-    assert parent.name == PAPER and parent.parent == ""
+    assert parent.name == (PAPER if method in ABLATIONS else CANDIDATES[0].name) and parent.parent == ""
     assert len([name for name in FIELDS if getattr(method, name) != getattr(parent, name)]) == 1
+
+
+@pytest.mark.parametrize("method", OPTIONS, ids=lambda method: method.name)
+def test_an_option_of_training_is_one_of_train_and_not_its_default(method, tmp_path):
+    usual, changed = (RepairConfig(str(tmp_path), use_cpu=True, **each) for each in ({}, method.training))
+    assert [getattr(changed, name) for name in method.training] == list(method.training.values())
+    assert all(getattr(usual, name) != value for name, value in method.training.items())
 
 
 def test_the_papers_method_is_as_it_is_written():

@@ -7,24 +7,26 @@ import pytest
 from repair_hf.cli.main import main
 from repair_hf.runtime.options import UserError
 from repair_hf.study.estimate import asked_by
-from repair_hf.study.methods import METHODS
+from repair_hf.study.methods import METHODS, OPTIONS
 from repair_hf.study.options import StudyLLMOptions
 from repair_hf.study.tables import published_results
 from repair_hf.toyworld.corpus import build_world
 from tests.study.made_rows import setting
 
+ASKED = [name for name in METHODS if name not in {option.name for option in OPTIONS}]  # by default
+
 
 def test_the_toy_world_has_the_means_for_all_methods(tmp_path):
     build_world(tmp_path / "world", splits={"train": 2})
     for found in (setting(), setting(size=None, pairs=str(tmp_path / "world"))):
-        assert found.wanted == list(METHODS) and found.spacy_model == "world"
+        assert found.wanted == ASKED and found.spacy_model == "world"
         found.check([name for name in METHODS if name != "simclr"], ["train"])
 
 
 def test_the_models_of_the_toy_world_know_nothing_of_photographs(pairs_folder):
     own = {"size": None, "pairs": str(pairs_folder), "model": "me/clip"}
     found = setting(**own)
-    assert found.spacy_model == "en_core_web_sm" and set(METHODS) - set(found.wanted) == {"new-pairs"}
+    assert found.spacy_model == "en_core_web_sm" and set(ASKED) - set(found.wanted) == {"new-pairs"}
     found.check(["plain", "negclip"], [])
     for name, says in (("laclip", "`llm` world/oracle"), ("stablerep", "`editor` world")):
         with pytest.raises(UserError, match=f"{says} knows the toy world alone"):

@@ -56,6 +56,16 @@ def test_budgets_and_blends_have_tables_of_their_own():
     assert "budgets" not in tables(found())
 
 
+def test_options_of_training_stand_beside_the_default():
+    one = plan(methods=["repair-batch", "crop"], seeds=2)
+    made = rows(one, lambda cell: {"R@1": 0.6 if cell.method == "crop" else 0.5}).values()
+    table = tables(list(made))["options"].set_index("method")
+    assert list(table.index) == ["repair-batch", "crop"]
+    head = "R@1, from the default"
+    assert table.loc["crop", head].startswith("+10.0 [") and table.loc["repair-batch", head] == "–"
+    assert "options" not in tables(found())
+
+
 def test_two_worlds_have_tables_each_and_the_rule():
     worlds = []
     for name in ("small", "large"):

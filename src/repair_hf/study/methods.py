@@ -1,8 +1,8 @@
 """The table of methods: what each trains on beside the pairs, its fill and its loss.
 
 `plain` fine-tunes on the pairs alone. `repair-paper` is the method of RePair's paper, and the rows that name it as
-`parent` are its ablations: each differs from it in one field. To add a method, add a row, with a maker in `makers.py`
-or a loss in `losses.py` if those here do not do.
+`parent` are its ablations: each differs from it in one field. `OPTIONS` are the default with another option of
+`train`. To add a method, add a row, with a maker in `makers.py` or a loss in `losses.py` if those here do not do.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Method:
     edits: bool = True  # of records: False is the false positives alone
     grid_weight: float = 0.0  # lambda
     grid_mean: str = "grids"  # see `repair-hf train`
+    training: Mapping[str, Any] = field(default_factory=dict)  # options of `train` that differ from the study's
     parent: str = ""  # the method that it ablates
 
     @property
@@ -69,6 +70,18 @@ CANDIDATES = (
     Method("repair-both-anchors", REPAIR, loss="both", fill="edits", grid_weight=1.0, grid_mean="anchors"),
     REPAIR_PAPER,
     Method("paper-both", REPAIR, loss="both", fill="paper", grid_weight=0.5),
+)
+DEFAULT = CANDIDATES[0]
+OPTIONS = tuple(  # of `train`, each beside the default of the study
+    replace(DEFAULT, name=name, training=choice, parent=DEFAULT.name)
+    for name, choice in {
+        "crop": {"augment": "crop"},
+        "known-positives": {"positives": "known"},
+        "clip-betas": {"adam_beta2": 0.98, "adam_epsilon": 1e-6},  # those of CLIP and open_clip
+        "no-clipping": {"max_grad_norm": 0.0},  # of gradients, as in open_clip
+        "layer-decay": {"layer_decay": 0.8},
+        "slow-images": {"image_learning_rate": 3e-5},
+    }.items()
 )
 RULED = {PLAIN, *(method.name for method in CANDIDATES)}  # what the rule compares
 WO_FAILURE = Records("wo-failure", mine={"false_positives": "random"}, is_capped=True)  # the same queries
@@ -99,5 +112,5 @@ CONTROLS = (  # in the batch, beside `repair-batch` and `coco-cf`: whose errors 
     Method("wrong-answers", WO_FAILURE, fill="edits"),
     Method("new-pairs", {"negative": makers.NEW_PAIRS}),
 )
-_ALL = (Method(PLAIN, loss="none"), *BASELINES, *CANDIDATES, *ABLATIONS, *CONTROLS)
+_ALL = (Method(PLAIN, loss="none"), *BASELINES, *CANDIDATES, *ABLATIONS, *CONTROLS, *OPTIONS)
 METHODS = {method.name: method for method in _ALL}  # in the order of the tables

@@ -40,7 +40,10 @@ class StudyOptions(Bounded):
 
     output: str = opt("runs/study", "Folder of the study.", neutral=True, main=True)
     methods: list[str] = opt(
-        [], "Names of methods. Default: all. Plain training is always added.", neutral=True, main=True
+        [],
+        "Names of methods. Default: all but those of recipes/study/options.yaml. Plain training is always added.",
+        neutral=True,
+        main=True,
     )
     records: list[str] = opt(
         [], "Existing records, folders or Hub ids: compare plain training with what trains on them.", main=True

@@ -65,7 +65,7 @@ class Setting:
 
     @cached_property
     def wanted(self) -> list[str]:
-        """The methods of the study: those that are named, or with given records `ON_RECORDS`, or all.
+        """The methods of the study: those that are named, or with given records `ON_RECORDS`, or all but `OPTIONS`.
 
         Raises:
             UserError: If a name is unknown.
@@ -74,7 +74,7 @@ class Setting:
             if name not in METHODS:
                 meant = did_you_mean([name], METHODS)
                 raise UserError(f"`methods` has {name!r}, which is unknown. {meant}Known: {', '.join(METHODS)}.")
-        every = [name for name in METHODS if self.is_toy or name != "new-pairs"]
+        every = [name for name, one in METHODS.items() if not one.training and (self.is_toy or name != "new-pairs")]
         return self.options.methods or (ON_RECORDS if self.options.records else every)
 
     def sources(self, name: str) -> list[Records | Maker]:

@@ -15,7 +15,7 @@ import pandas as pd
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.tables import NONE, markdown
 from repair_hf.runtime.run_folder import write_atomically
-from repair_hf.study.methods import PAPER, PLAIN, RULED
+from repair_hf.study.methods import DEFAULT, OPTIONS, PAPER, PLAIN, RULED
 from repair_hf.study.results import BASE, Cell, Row
 from repair_hf.study.rule import WORLDS, apply_rule
 from repair_hf.study.statistics import MEASURES, Line, Lines, lines_of
@@ -27,6 +27,7 @@ TOY = (
 )
 
 
+REFERENCES = {"gain": PLAIN, "from the paper's method": PAPER, "from the default": DEFAULT.name}
 GAINED = tuple(f"{measure}, gain" for measure in (*MEASURES, "score"))
 PAIR = ("method", "other", "measure", "difference", "low", "high")
 PAID = ("samples", "llm_calls", "images")
@@ -41,7 +42,7 @@ def cell_of(column: str, line: Line, lines: Lines) -> str:
         return "/".join(f"{100 * statistics.fmean(each):.1f}" for each in found) or NONE
     if not how:
         return NONE if line.row[measure] is None else f"{line.row[measure]:{FORMS.get(measure, ',')}}"
-    other = lines.get(PLAIN if how == "gain" else PAPER)
+    other = lines.get(REFERENCES[how])
     if other is None or other is line or line.cell.method == BASE:
         return NONE
     return str(line.gains(other).get(measure, NONE))
@@ -88,6 +89,14 @@ TABLES = (
         (*PAID, *MEASURES, *GAINED),
         lambda cell: cell.budget != "all" and cell.blend == 1,
         [PLAIN],
+    ),
+    Table(
+        "options",
+        "Options of training",
+        "Each row is the default with one option of `train` changed, at its own best rate and epochs.",
+        (*MEASURES, *(f"{measure}, from the default" for measure in MEASURES), "learning_rate", "epochs"),
+        lambda cell: cell.budget == "all" and cell.method in {option.name for option in OPTIONS},
+        [DEFAULT.name],
     ),
     Table(
         "blends",
