@@ -31,11 +31,11 @@ class Hyperparameters(Bounded):
 
     fill: Fill | None = opt(
         None,
-        "Pairs beside each training pair: `edits` made from it (default), or its own failures, as in the `paper`.",
+        "Pairs beside each training pair: edits of it (`edits`, default), or its own failures (`paper`).",
     )
     loss: Loss | None = opt(
         None,
-        "Where they enter: the `batch` (default), a `grid` for each training pair, `both`, or `none`: not at all.",
+        "Where those pairs enter the loss: the `batch` (default), a `grid` for each training pair, `both`, or `none`.",
     )
     paper: bool = opt(
         False,
