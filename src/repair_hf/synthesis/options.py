@@ -125,7 +125,9 @@ class SynthesizeOptions(EncoderOptions, FilterOptions, RepairOptions):
     """What to repair, and how."""
 
     failures: str = need("Output folder of `repair-hf mine`, or a Parquet file of failures.")
-    model: str = need("Retriever that mined the failures; it also selects the best edit: Hub id, folder, or world/base.")
+    model: str = need(
+        "Retriever that mined the failures; it also selects the best edit: Hub id, folder, or world/base."
+    )
     any_model: bool = opt(False, "Accept a --model other than the one that mined the failures.", neutral=True)
     earlier_rounds: list[str] | None = opt(
         None,

@@ -36,7 +36,7 @@ SHOWN = {"loss": "loss", "eval_i2t_R@1": "I2T R@1", "eval_t2i_R@1": "T2I R@1"}  
 
 
 class LoopCallback(TrainerCallback):
-    """Start the sampler's epochs, show and time the loop, check steps, bound a softmax loss's scale, and seal checkpoints.
+    """Start the sampler's epochs, show and time the loop, check steps, bound a softmax's scale, and seal checkpoints.
 
     Args:
         trainer: Has `sampler`, `base` (the dual encoder), `stage` (the folder), `accelerator`,
