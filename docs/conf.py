@@ -16,12 +16,12 @@ suppress_warnings = ["misc.highlighting_failure"]  # placeholders such as <comma
 
 
 def setup(app):
-    """Mark flags such as `--max-usd`, so that no line ends within one."""
-    app.connect("html-page-context", _mark_flags)
+    """Mark flags such as `--max-usd` and intervals such as `[+0.2, +3.0]`, so that no line ends within one."""
+    app.connect("html-page-context", _mark_wholes)
 
 
-def _mark_flags(app, page, template, context, tree):
-    flag = r"(?<![\w-])(--[a-z][\w-]*)"
+def _mark_wholes(app, page, template, context, tree):
+    whole = r"((?<![\w-])--[a-z][\w-]*|\[[+-]\d[\d.]*, [+-]\d[\d.]*\](?: \*)?)"
     parts = re.split(r"(<[^>]*>)", context.get("body", ""))  # texts and tags in turn
-    parts[::2] = [re.sub(flag, r'<span class="flag">\1</span>', text) for text in parts[::2]]
+    parts[::2] = [re.sub(whole, r'<span class="whole">\1</span>', text) for text in parts[::2]]
     context["body"] = "".join(parts)
