@@ -6,8 +6,10 @@ from repair_hf.analysis.tables import (
     NONE,
     cell,
     difference_cell,
+    gain_lines,
     gain_rows,
     interval_rows,
+    label,
     mean_rows,
     terminal_table,
 )
@@ -53,6 +55,7 @@ MEASURED = {
     "base": {"i2t_R@1": 0.1234, "t2i_MRR": 0.2, "i2t_median_rank": 4.5, "world_macro": 0.5, "n_images": 3},
     "mine": {"i2t_R@1": 1.0, "t2i_MRR": 1.0, "i2t_median_rank": 1.0},
 }
+MEASURED_BY_THE_DEMO = ["i2t_R@1", "t2i_R@1", "contrast_caption", "contrast_picture", "web_i2t_R@1", "web_t2i_R@1"]
 MEASURED["base"]["intervals"] = {"i2t_R@1": (0.1, 0.15), "t2i_MRR": (0.19, 0.2105), "i2t_median_rank": (3, 6)}
 MEASURED["base"]["intervals"]["world_macro"] = (0, 1)
 MEASURED["mine"]["intervals"] = dict.fromkeys(("i2t_R@1", "t2i_MRR", "i2t_median_rank"), (1, 1))
@@ -88,6 +91,26 @@ def test_nine_models_stand_on_a_line_each():
     shown = [*gain, "web_i2t_R@1", "web_t2i_R@1", "contrast_caption", "contrast_picture"]
     points = printed(*mean_rows("model", {name: [dict.fromkeys(shown, 0.5)] for name in names}, shown)).splitlines()
     assert all(sum(line.split()[:1] == [name] and line.count("50.0") == 6 for line in points) == 1 for name in names)
+
+
+def test_no_word_of_a_wide_table_is_broken():
+    """The demo's own table: its labels are wrapped where that leaves room for the heads."""
+    rows = [[name, *["100.0"] * 6, "1,000", "78"] for name in ("base", "plain, a third of the rate")]
+    heads = ["method", *map(label, MEASURED_BY_THE_DEMO), "seconds", "steps"]
+    lines = printed(heads, rows).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert {"contrast", "caption", "picture", "seconds", "plain,", "third", "rate"} <= set(" ".join(lines).split())
+
+
+def test_a_line_of_differences_breaks_between_them():
+    gains = {name: {"difference": -0.1234, "low": -0.2345, "high": 0.1234} for name in MEASURED_BY_THE_DEMO}
+    text = gain_lines("Did repair help? repaired − plain:", gains)
+    lines = text.splitlines()
+    assert len(lines) > 2 and max(map(len, lines)) <= 80 and all(line.startswith("  ") for line in lines[1:])
+    assert all(line.count("[") == line.count("]") > 0 for line in lines)
+    one = "-12.3 [-23.4, +12.3]"
+    told = ", ".join(f"{label(name)} {one}" for name in gains)
+    assert " ".join(text.split()) == f"Did repair help? repaired − plain: {told}."
 
 
 def test_intervals_go_below_their_numbers_where_a_terminal_is_too_narrow():

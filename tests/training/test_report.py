@@ -1,14 +1,16 @@
-"""What a training says of itself: the edits that its steps use, what a step costs, and one line for each log."""
+"""What a training says of itself: the edits that its steps use, what a step costs, and its progress."""
 
 from __future__ import annotations
 
+import io
+import re
 import sys
 
 import numpy as np
 import pytest
 from training_runs import weights
-from transformers import ProgressCallback
 
+from repair_hf.runtime import progress
 from repair_hf.training.report import measure_step
 
 
@@ -47,7 +49,7 @@ def test_few_used_edits_give_a_warning_before_the_training(repaired, fit, caplog
     fit(None, "plain", max_steps=1)
     assert "edits" not in caplog.text
     fit(repaired, "paper", max_steps=30, paper=True)
-    assert "edits. `fill` edits can use all of them." in caplog.text
+    assert "edits. The fill `edits` can use all of them." in caplog.text
 
 
 def test_a_grid_loss_that_is_mostly_0_gives_a_warning(repaired, make_trainer, fit, caplog):
@@ -74,18 +76,38 @@ def test_two_steps_are_measured_and_leave_nothing(repaired, make_trainer, pairs,
     assert trainer.plan == planned and not list((tmp_path / "out").rglob("*"))
 
 
-def test_a_log_is_one_short_line_with_the_time_left(repaired, fit, pairs, caplog):
-    caplog.set_level("INFO", "repair_hf.training")
-    fit(repaired, loss="both", max_steps=4, logging_steps=2, validation=pairs, eval_strategy="steps", eval_steps=4)
-    lines = [line for line in caplog.messages if line.startswith("step ")]
-    assert [line.split("   ")[0] for line in lines] == ["step 2 of 4", "step 4 of 4", "step 4 of 4"]
-    assert "loss_grid " in lines[0] and lines[0].endswith(" left") and max(map(len, lines)) < 90
-    assert "eval_i2t_R@1 " in lines[2] and lines[1].endswith("   0:00:00 left")
+def lines_of(capsys) -> list[str]:
+    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("Training: ")]
 
 
-def test_a_terminal_gets_a_progress_bar_in_place_of_these_lines(make_trainer, caplog, monkeypatch):
+def test_a_file_gets_a_line_a_minute_with_the_loss_and_the_time_left(repaired, fit, pairs, capsys, monkeypatch):
+    how = dict(loss="both", max_steps=4, logging_steps=2, validation=pairs, eval_strategy="steps", eval_steps=3)
+    fit(repaired, "short", **how)
+    assert lines_of(capsys) == []
+    monkeypatch.setattr(progress, "EVERY", 0.0)  # then each step is a minute
+    fit(repaired, "long", **how)
+    lines = lines_of(capsys)
+    assert [line.split(",")[0] for line in lines] == [f"Training: {step} of 4 steps" for step in (1, 2, 3, 4)]
+    assert all(" left" in line and len(line) < 100 for line in lines)
+    assert "loss" not in lines[0] and re.search(r"left, loss \d\S*$", lines[2])
+    assert re.search(r"left, loss \S+, I2T R@1 [\d.]+, T2I R@1 [\d.]+$", lines[3])
+
+
+def test_a_terminal_gets_one_bar_and_nothing_else(make_trainer, monkeypatch, capsys):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(progress.sys, "stderr", screen := Terminal())
+    monkeypatch.setattr(progress, "WAIT", 0.0)
+    make_trainer(max_steps=3).train()
+    *others, shown = [line.split("\r")[-1] for line in screen.getvalue().rstrip("\n").split("\n")]
+    assert re.search(r"Training: 100%.* 3/3 \[.* steps.*, loss \d", shown)
+    assert all(line.startswith("Decoding images: ") for line in others) and capsys.readouterr().out == ""
+
+
+def test_on_a_terminal_disable_tqdm_gives_lines(make_trainer, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    caplog.set_level("INFO", "repair_hf.training")
-    trainer = make_trainer(max_steps=1)
-    trainer.train()
-    assert trainer.pop_callback(ProgressCallback) and not any(line.startswith("step ") for line in caplog.messages)
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    make_trainer(max_steps=2, disable_tqdm=True).train()
+    assert len(lines_of(capsys)) == 2

@@ -74,10 +74,10 @@ def terminal_table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, label
     lines, space = [list(map(printable, line)) for line in (heads, *rows)], 1
     if sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True)) >= WIDTH:
         lines = [[re.sub(r" (?=[\[±])|(?<=−) ", "\n", text) for text in line] for line in lines]
-        lines = [
-            [textwrap.fill(line[0], WIDTH // 2) if len(line[0]) > WIDTH / 2 else line[0], *line[1:]] for line in lines
-        ]
         lines[0], space = [head.replace(" ", "\n") for head in heads], 0
+        rest = [max(len(part) for text in column for part in text.split("\n")) for column in zip(*lines, strict=True)]
+        room = min(max(WIDTH - 2 - sum(width + 1 for width in rest[1:]), WIDTH // 6), WIDTH // 2)  # of a label
+        lines = [[textwrap.fill(line[0], room) if rest[0] > room else line[0], *line[1:]] for line in lines]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, space, 0, 0), pad_edge=False)
     for place, head in enumerate(lines[0]):
         table.add_column(
@@ -139,6 +139,14 @@ def gain_rows(found: Mapping[str, Mapping[str, Mapping[str, float]]], head: str)
     names = [f"{side}_R@1" for side in SIDES]
     rows = [[model, *(difference_cell(name, one.get(name)) for name in names)] for model, one in found.items()]
     return [head, *map(label, names)], rows
+
+
+def gain_lines(head: str, gains: Mapping[str, Mapping[str, float]]) -> str:
+    """Return paired differences by metric after a head, in lines of a terminal, none of which breaks an interval."""
+    parts = [
+        f"{label(name)} {difference_cell(name, gain).strip()}".replace(" ", "\xa0") for name, gain in gains.items()
+    ]
+    return textwrap.fill(f"{head} {', '.join(parts)}.", WIDTH, subsequent_indent="  ").replace("\xa0", " ")
 
 
 def label(name: str) -> str:

@@ -41,7 +41,7 @@ BASE = "world/base"
 RATE = 3e-4
 METHODS: dict[str, dict[str, Any]] = {  # method -> options of its training; `records` says whether it has them
     "plain": {"records": False},
-    "plain_low_rate": {"records": False, "learning_rate": RATE / 3},
+    "plain_low_rate": {"records": False, "learning_rate": 1e-4},
     "repair": {"records": True},
     "repair_paper": {"records": True, "paper": True},
 }

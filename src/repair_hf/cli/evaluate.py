@@ -115,7 +115,7 @@ def _draw_blends(evaluation: Any, folder: Path) -> None:
 
 def answer(one: dict[str, Any]) -> str:
     """Say which differences show whether repair helped: in R@1, also on further pairs, and on the contrast set."""
-    from repair_hf.analysis.tables import difference_cell, label
+    from repair_hf.analysis.tables import gain_lines
     from repair_hf.evaluation.comparison import decides
 
     model, reference = one["model"], one["reference"]
@@ -124,12 +124,8 @@ def answer(one: dict[str, Any]) -> str:
             f"Did repair help? {model} was trained with records, and no model before it without, from the same base "
             "and for as many steps. Train one by --max-steps, without --records, and name it before."
         )
-    gains = ", ".join(
-        f"{label(name)} {difference_cell(name, gain).strip()}"
-        for name, gain in one["differences"].items()
-        if decides(name)
-    )
-    return f"Did repair help? {model} − {reference}: {gains}."
+    gains = {name: gain for name, gain in one["differences"].items() if decides(name)}
+    return gain_lines(f"Did repair help? {model} − {reference}:", gains)
 
 
 def _origin(unseen: dict[str, bool]) -> str:

@@ -24,10 +24,10 @@ from typing import Any, TextIO
 
 COMMANDS = {
     "demo": "Repair a small retriever end to end in a toy world: no key, GPU or download.",
-    "world": "Draw the toy world, serve its scripted LLM.",
+    "world": "Draw the toy world, or serve its scripted LLM.",
     "mine": "Find the retriever's false positives in both directions.",
     "synthesize": "Check the failures and edit their false positives into records.",
-    "contrast": "Make a fair test: pictures with a true caption, and one with a changed detail.",
+    "contrast": "Make a contrast set: pictures with a true caption, and one with a changed detail.",
     "train": "Fine-tune the retriever on pairs and records.",
     "evaluate": "Measure recall@K and MRR in both directions, and compare models.",
     "run": "Run all stages of a recipe folder, for one or more rounds.",

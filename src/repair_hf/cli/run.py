@@ -35,7 +35,7 @@ EPILOG = """examples:
   repair-hf run recipes/toy --rounds 3 --split validation
   repair-hf run recipes/toy --rounds 3 --dry-run
 
-Each stage reads its recipe of that folder; the round sets models, records and, from the second on, outputs. You can
+Each stage reads its recipe from that folder. `run` sets models and records, and outputs from round 2 on. You can
 repeat a finished run with more --rounds."""
 
 STAGES = ("mine", "synthesize", "train", "evaluate")

@@ -28,7 +28,7 @@ Without --records it fine-tunes on the pairs alone. With --save-strategy steps, 
 from its newest checkpoint, with the same loss curve. --eval-strategy epoch measures retrieval on --validation-split
 after each epoch, and keeps the best model. All TrainingArguments of transformers are options too: see --help-all.
 
-With records, pairs of an edit and what it was made for stand beside each training pair: see docs/training.md."""
+With records, each batch also holds edits, each with the item that it was made for: see docs/training.md."""
 
 OWN_OPTIONS = (PairsOptions, StageOptions, TrainOptions, Hyperparameters)  # without transformers'
 

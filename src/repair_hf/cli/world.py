@@ -49,7 +49,7 @@ class ServeOptions(Bounded):
 
 
 def build(options: BuildOptions) -> None:
-    """Draw the world's pictures and write their captions. The test split stays the same with other sizes of others."""
+    """Draw the world's pictures and write their captions. The test split does not depend on the other sizes."""
     splits = {name: getattr(options, name) for name in SPLITS}
     with one_writer(options.output):
         folder = build_world(options.output, splits=splits, seed=options.seed, domain=options.domain)
@@ -58,7 +58,7 @@ def build(options: BuildOptions) -> None:
 
 
 def serve(options: ServeOptions) -> None:
-    """Serve the oracle as an OpenAI-compatible endpoint on 127.0.0.1, until interrupted."""
+    """Serve the scripted LLM as an OpenAI-compatible endpoint on 127.0.0.1, until interrupted."""
     from repair_hf.toyworld import oracle
     from repair_hf.toyworld.errors import LLMS, errors_of
     from repair_hf.toyworld.server import ChatServer

@@ -75,11 +75,12 @@ def resample_compositional(table: pa.Table, sets: Sequence[Cases], resamples: in
 
 
 def describe_cases(measured: Mapping[str, Mapping[str, Any]], sets: Sequence[Cases]) -> list[str]:
-    """Describe each benchmark in a line: its size, and the number of ties of each model, by short name."""
+    """Describe each benchmark in a line: its size, and the ties of each model that has some, by short name."""
     lines = []
     for cases in sets:
         name, counted = cases.benchmark, next(iter(measured.values()))
-        ties = ", ".join(f"{found[f'{name}_n_ties']:,} ({model})" for model, found in measured.items())
+        tied = {model: found[f"{name}_n_ties"] for model, found in measured.items() if found[f"{name}_n_ties"]}
+        ties = ", ".join(f"{count:,} ({model})" for model, count in tied.items()) or "none"
         size = f"{counted[f'{name}_n_cases']:,} cases on {counted[f'{name}_n_pictures']:,} pictures"
         lines.append(f"{name}: {size}; cases with a tie: {ties}.")
     return lines

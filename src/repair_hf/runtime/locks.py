@@ -16,7 +16,7 @@ LOCK = ".lock"  # in a folder that is written to; what a killed run left there l
 
 
 def take(file: str | Path, what: str | Path) -> filelock.BaseFileLock:
-    """Lock a file without waiting; `what` it protects is a word of the error.
+    """Lock a file without waiting; the error names `what`, which the lock protects.
 
     Raises:
         UserError: If another run holds the lock.

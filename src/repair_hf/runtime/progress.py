@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 from repair_hf.runtime.processes import processes
 
 EVERY = 60.0  # seconds between lines where there is no terminal
+WAIT = 1.0  # seconds before a bar is shown
 
 
 class Progress(tqdm):
@@ -20,7 +21,8 @@ class Progress(tqdm):
     Args:
         iterable: As of tqdm.
         desc: Title; None shows nothing.
-        how: Other arguments of tqdm. `unit` is a plural noun after a space, such as ` images`.
+        how: Other arguments of tqdm. `unit` is a plural noun after a space, such as ` images`. `disable=True` gives
+            lines on a terminal, too.
     """
 
     postfix = ""
@@ -29,8 +31,9 @@ class Progress(tqdm):
         self._title, self._is_told = desc, processes().is_main and desc is not None
         if iterable is not None:
             how.setdefault("total", len(iterable) if hasattr(iterable, "__len__") else None)
-        super().__init__(iterable, desc, **{"delay": 1, **how}, disable=None if self._is_told else True)
-        self._unit, self._start = how.get("unit", ""), time.monotonic()
+        off = how.pop("disable", None) if self._is_told else True
+        super().__init__(iterable, desc, **{"delay": WAIT, **how}, disable=off)
+        self._unit, self._first, self._start = how.get("unit", ""), how.get("initial", 0), time.monotonic()
         self._last = self._start
 
     def __iter__(self) -> Iterator[Any]:
@@ -52,9 +55,9 @@ class Progress(tqdm):
     def _line(self) -> str:
         """Say what the bar would show."""
         passed = max(time.monotonic() - self._start, 1e-9)
-        rate = self.n / passed
+        rate = (self.n - self._first) / passed
         parts = [f"{self._title}: {self.n:,} of {self.total:,}{self._unit}" if self.total else f"{self.n:,}"]
         parts.append(f"{rate:,.1f} a second" if rate >= 1 else f"{60 * rate:,.1f} a minute")
-        if self.total and self.n:
+        if self.total and rate:
             parts.append(f"{self.format_interval((self.total - self.n) / rate)} left")
         return ", ".join([*parts, *([self.postfix] if self.postfix else [])])

@@ -125,8 +125,10 @@ class SynthesizeOptions(EncoderOptions, FilterOptions, RepairOptions):
     """What to repair, and how."""
 
     failures: str = need("Output folder of `repair-hf mine`, or a Parquet file of failures.")
-    model: str = need("Retriever that was mined, which also selects the best edit: Hub id, folder, or world/base.")
-    any_model: bool = opt(False, "Accept a --model other than the one that was mined.", neutral=True)
+    model: str = need(
+        "Retriever that mined the failures; it also selects the best edit: Hub id, folder, or world/base."
+    )
+    any_model: bool = opt(False, "Accept a --model other than the one that mined the failures.", neutral=True)
     earlier_rounds: list[str] | None = opt(
         None,
         "Records of earlier rounds, folders or Hub ids; failures that are repaired or dropped there are skipped.",

@@ -11,7 +11,6 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from transformers import PreTrainedModel, TrainerCallback
 from repair_hf.encoder.adapters import has_adapters
 from repair_hf.runtime.files import file_digest, read_json
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.progress import Progress
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.runtime.stage import differences
 from repair_hf.training.batches import OneCaptionPerImage
@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 
 SEAL = "repair_run.json"
 STATE = "trainer_state.json"  # of transformers
-EVALUATED = ("eval_i2t_R@1", "eval_t2i_R@1")  # in the line of a log
+SHOWN = {"loss": "loss", "eval_i2t_R@1": "I2T R@1", "eval_t2i_R@1": "T2I R@1"}  # of a log, beside the progress
 
 
 class LoopCallback(TrainerCallback):
-    """Start the sampler's epochs, time the loop, check steps, bound a softmax loss's scale, and seal checkpoints.
+    """Start the sampler's epochs, show and time the loop, check steps, bound a softmax's scale, and seal checkpoints.
 
     Args:
         trainer: Has `sampler`, `base` (the dual encoder), `stage` (the folder), `accelerator`,
@@ -46,7 +46,7 @@ class LoopCallback(TrainerCallback):
 
     def __init__(self, trainer: Any, *, bounds_scale: bool) -> None:
         self.trainer, self.bounds_scale = trainer, bounds_scale
-        self.began, self.before, self.first_step = 0.0, 0.0, 0
+        self.began, self.before, self.shown = 0.0, 0.0, dict[str, float]()
 
     @property
     def seconds(self) -> float:
@@ -56,7 +56,9 @@ class LoopCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         # a checkpoint is saved after a log, see `on_step_end`
         self.before = max((line.get("seconds", 0.0) for line in state.log_history), default=0.0)
-        self.began, self.first_step = time.perf_counter(), state.global_step
+        self.began = time.perf_counter()
+        how = {"unit": " steps", "initial": state.global_step, "disable": args.disable_tqdm or None}
+        self.bar = Progress(total=state.max_steps, desc="Training", **how)
 
     def on_epoch_begin(self, args, state, control, **kwargs):
         # After a resume, accelerate does not reach the sampler through the sharded batch sampler that skips batches.
@@ -81,6 +83,7 @@ class LoopCallback(TrainerCallback):
             scale.data.clamp_(max=MAX_LOGIT_SCALE)
 
     def on_step_end(self, args, state, control, **kwargs):
+        self.bar.update()
         # A resumed run would lose a mean that spans a checkpoint. `best` saves only after an evaluation.
         control.should_log |= control.should_save or (args.save_strategy == "best" and control.should_evaluate)
 
@@ -88,12 +91,11 @@ class LoopCallback(TrainerCallback):
         control.should_log = True  # so that the last step of a run is in the curve
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        shown = {name: value for name, value in (logs or {}).items() if name.startswith("loss") or name in EVALUATED}
-        if shown and args.disable_tqdm and state.is_world_process_zero:  # without a progress bar
-            each = (time.perf_counter() - self.began) / max(1, state.global_step - self.first_step)
-            line = "   ".join(f"{name} {value:.4g}" for name, value in shown.items())
-            left = timedelta(seconds=round(each * (state.max_steps - state.global_step)))  # h:mm:ss
-            logger.info("step %d of %d   %s   %s left", state.global_step, state.max_steps, line, left)
+        self.shown |= {SHOWN[name]: value for name, value in (logs or {}).items() if name in SHOWN}
+        self.bar.set_postfix_str(", ".join(f"{name} {value:.4g}" for name, value in self.shown.items()), refresh=False)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self.bar.close()
 
     def on_save(self, args, state, control, **kwargs):
         self.trainer.accelerator.wait_for_everyone()  # until every process has written its files

@@ -31,11 +31,11 @@ class Hyperparameters(Bounded):
 
     fill: Fill | None = opt(
         None,
-        "Pairs beside each training pair: `edits` made from it (default), or its own failures, as in the `paper`.",
+        "Pairs beside each training pair: edits of it (`edits`, default), or its own failures (`paper`).",
     )
     loss: Loss | None = opt(
         None,
-        "Where they enter: the `batch` (default), a `grid` for each training pair, `both`, or `none`: not at all.",
+        "Where those pairs enter the loss: the `batch` (default), a `grid` for each training pair, `both`, or `none`.",
     )
     paper: bool = opt(
         False,
@@ -125,7 +125,7 @@ class Hyperparameters(Bounded):
     output_dir: str | None = opt(None, "Folder of the trained model.", neutral=True)
     run_name: str | None = opt(None, "Name of the run in trackers. Default: chosen by the tracker.", neutral=True)
     disable_tqdm: bool | None = opt(
-        None, "Log lines in place of a progress bar. Default: outside a terminal.", neutral=True
+        None, "Print a line a minute in place of a progress bar. Default: outside a terminal.", neutral=True
     )
     save_total_limit: int | None = opt(None, "Most checkpoints to keep. Default: all.", neutral=True)
     ddp_find_unused_parameters: bool | None = opt(

@@ -72,7 +72,7 @@ def warn_of_plan(planned: dict[str, Any]) -> None:
     used = {way: planned["samples_encoded"][way] / sizes[f"edits_{way}"] for way in reach}
     if used and min(used.values()) < ENOUGH:
         shares = " and ".join(f"{share:.0%} of the {way.upper()} edits" for way, share in used.items())
-        remedy = "Train for more epochs" if min(reach.values()) >= ENOUGH else "`fill` edits can use all of them"
+        remedy = "Train for more epochs" if min(reach.values()) >= ENOUGH else "The fill `edits` can use all of them"
         logger.warning("This training uses %s. %s.", shares, remedy)
 
 

@@ -186,7 +186,7 @@ class Objective(nn.Module):
 
 
 class PairObjective(Objective):
-    """The losses of the table above.
+    """Contrastive losses over the batch, over the grid of each anchor, or over both: the table above.
 
     Args:
         loss: One of the table.

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
-from transformers import EarlyStoppingCallback, PrinterCallback, ProcessorMixin, Trainer, TrainerCallback
+from transformers import EarlyStoppingCallback, ProcessorMixin, Trainer, TrainerCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import TrainOutput
 
 from repair_hf.encoder.adapters import as_json, check_model, limit_training
@@ -130,8 +131,8 @@ class RepairTrainer(Trainer):
         )
         self._untrained = None if args.blend == 1 else untrained(self.model)
         check_parameters(self.objective, self.model)
-        if args.disable_tqdm:
-            self.remove_callback(PrinterCallback)  # `LoopCallback` logs
+        for each in (PrinterCallback, ProgressCallback):  # `LoopCallback` shows the progress
+            self.remove_callback(each)
         self.model_accepts_loss_kwargs = False  # the loss is a mean: accumulated parts are averaged
         self.options = self._options(peft_config, objective, records, data) | {"model_digest": model_digest}
         self._has_trained = False
