@@ -41,7 +41,7 @@ TOGETHER = {
     "analysis": ("analysis/test_report", "analysis/test_live"),
     "hub": ("test_push", "test_pairs_from_hub", "test_strangers"),
     "children": tuple(
-        "cli/test_run test_distributed test_kill test_hostile_editor test_processes test_arrays "
+        "cli/test_run test_distributed test_kill test_hostile_editor test_processes test_arrays test_simclr "
         "test_transformers_serve".split()
     ),
 }
