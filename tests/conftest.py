@@ -12,7 +12,6 @@ os.environ |= {  # before any of the libraries is imported: they read these once
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "TQDM_DISABLE": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    "MPLBACKEND": "Agg",
 }
 
 import gc  # noqa: E402
