@@ -38,20 +38,19 @@ def test_a_score_does_not_depend_on_its_company():
     np.testing.assert_array_equal(swapped, together[order])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("length", [1.0, 7.0])
-def test_no_product_is_further_off_than_the_bound(dtype, length):
+def test_no_product_is_further_off_than_the_bound(length):
     """With random vectors, and with vectors whose rounding errors all have the same sign."""
     rng = np.random.default_rng(2)
     for size in (8, 512, 2048):
         tilted = np.full((2, size), (1 + 2.0**-8 + 2.0**-20) / np.sqrt(size), np.float32)
         images = length * np.concatenate([random_unit(rng, 60, size), tilted])
         texts = np.concatenate([random_unit(rng, 90, size), tilted])
-        screened = (torch.from_numpy(images).to(dtype) @ torch.from_numpy(texts).to(dtype).T).to(torch.float32)
+        screened = torch.from_numpy(images) @ torch.from_numpy(texts).T
         image, column = np.divmod(np.arange(screened.numel()), len(texts))
         exact = exact_scores(images, image, texts, column)
         off = np.abs(screened.numpy().ravel().astype(np.float64) - exact).max()
-        assert 0 < off <= scores.screen_errors(images, texts)[dtype]
+        assert 0 < off <= scores.screen_error(images, texts)
 
 
 def test_keys_sort_as_scores_do_and_ties_by_candidate():

@@ -24,7 +24,7 @@ class DevicePanel(Panel):
         products = self.blocks[0].new_empty(len(self.blocks[0]), len(self.panel))
         hidden = torch.tensor(-np.inf, device=where)
         for block, start, stop in zip(self.blocks, ends, ends[1:], strict=False):
-            scores = torch.mm(block, panel, out=products[: len(block)]).float()
+            scores = torch.mm(block, panel, out=products[: len(block)])
             yield scores.index_put_((at_row[start:stop], at_column[start:stop]), hidden)
 
     def candidates(self, scores: Tensor, rows: np.ndarray) -> Pairs:

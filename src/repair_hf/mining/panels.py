@@ -105,15 +105,10 @@ class Panel:
     def screened(self) -> Iterator[Any]:
         """Yield the screened scores of each block of rows, (r, C), -inf where positive; all share one buffer."""
         row, column, ends = self.positives()
-        panel = torch.from_numpy(self.columns).to(self.blocks[0]).T
-        size = len(self.blocks[0]), len(self.panel)
-        products = torch.empty(size).to(self.blocks[0])
-        buffer = products if products.dtype == torch.float32 and products.device.type == "cpu" else torch.empty(size)
+        panel = torch.from_numpy(self.columns).T
+        products = torch.empty(len(self.blocks[0]), len(self.panel))
         for block, start, stop in zip(self.blocks, ends, ends[1:], strict=False):
-            torch.mm(block, panel, out=products[: len(block)])
-            if buffer is not products:
-                buffer.copy_(products)
-            scores = buffer[: len(block)].numpy()
+            scores = torch.mm(block, panel, out=products[: len(block)]).numpy()
             scores[row[start:stop], column[start:stop]] = -np.inf
             yield scores
 
