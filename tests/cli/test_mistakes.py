@@ -41,6 +41,7 @@ STUDY = "study --output $out"
         ("push model $clip --repo me/x", "HF_HUB_OFFLINE is set, so nothing can be pushed"),
         ("push recipes $empty --repo me/x", "`recipes` is not a word for `repair-hf push`"),
         (f"{STUDY} --methods negclop", "Did you mean `negclip`"),
+        (STUDY + ' --budgets {"calls=5":["lackip"]}', "'lackip', which is unknown"),
         (f"{STUDY} --size tiny --pairs x", "`size` tiny is one of the toy world, but `pairs` names x"),
         (f"{STUDY} --batch", "`batch` needs one process and a provider with a batch API, got --llm world/oracle"),
         (STUDY + ' --training {"max_steps":3}', "'max_steps', which the study sets itself"),

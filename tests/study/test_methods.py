@@ -4,7 +4,7 @@ import pytest
 
 from repair_hf.mining.options import MiningOptions
 from repair_hf.study.losses import OBJECTIVES
-from repair_hf.study.methods import ABLATIONS, CANDIDATES, METHODS, PAPER, REPAIR, Method, Records
+from repair_hf.study.methods import ABLATIONS, METHODS, PAPER, Records
 from repair_hf.study.tables import published_results
 from repair_hf.synthesis.options import SynthesizeOptions
 
@@ -23,24 +23,6 @@ def test_an_ablation_differs_from_the_papers_method_in_one_field(method):
     parent = METHODS[method.parent]
     assert parent.name == PAPER and parent.parent == ""
     assert len([name for name in FIELDS if getattr(method, name) != getattr(parent, name)]) == 1
-
-
-def test_the_papers_method_is_as_it_is_written():
-    assert METHODS[PAPER] == Method("repair-paper", REPAIR, loss="grid", fill="paper", grid_weight=0.5)
-
-
-def test_the_candidates_are_those_of_the_rule():
-    found = [(one.name, one.fill, one.loss, one.grid_weight, one.grid_mean) for one in CANDIDATES]
-    assert found == [
-        ("repair-batch", "edits", "batch", 0.0, "grids"),
-        ("repair-grid", "edits", "grid", 1.0, "grids"),
-        ("repair-both", "edits", "both", 1.0, "grids"),
-        ("repair-both-0.25", "edits", "both", 0.25, "grids"),
-        ("repair-both-anchors", "edits", "both", 1.0, "anchors"),
-        ("repair-paper", "paper", "grid", 0.5, "grids"),
-        ("paper-both", "paper", "both", 0.5, "grids"),
-    ]
-    assert all(one.data is REPAIR for one in CANDIDATES)
 
 
 def test_choices_exist_and_records_share_a_name_only_if_they_are_the_same():
