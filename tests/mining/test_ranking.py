@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from repair_hf.mining import panels, ranking, screening
-from repair_hf.mining.device_panels import DevicePanel
+from repair_hf.mining import panels, ranking
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
@@ -36,13 +35,9 @@ def test_many_panels_equal_the_whole_matrix(name, k_image, k_caption, block):
     check(*COLLECTIONS[name](np.random.default_rng(1)), k_image, k_caption, block=block)
 
 
-@pytest.mark.parametrize("kind", [panels.Panel, DevicePanel])
-@pytest.mark.parametrize(("few", "pool"), [(0, 1 << 20), (1, 1 << 20), (0.02, 64)])
 @pytest.mark.parametrize("name", COLLECTIONS)
-def test_counting_by_pairs_or_by_blocks_and_a_full_pool_give_the_same(name, few, pool, kind, monkeypatch):
-    monkeypatch.setattr(panels, "FEW", few)
-    monkeypatch.setattr(panels, "POOL", pool)
-    monkeypatch.setitem(screening.KINDS, "cpu", kind)
+def test_a_full_pool_gives_the_same(name, monkeypatch):
+    monkeypatch.setattr(panels, "POOL", 64)
     check(*COLLECTIONS[name](np.random.default_rng(2)), 6, 3, block=128)
 
 

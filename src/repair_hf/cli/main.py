@@ -32,7 +32,7 @@ COMMANDS = {
     "evaluate": "Measure recall@K and MRR in both directions, and compare models.",
     "run": "Run all stages of a recipe folder, for one or more rounds.",
     "study": "Compare repair with other methods in one table.",
-    "show": "Draw records as a page or picture: query, ground truth, false positive, edit.",
+    "show": "Draw records as a page: query, ground truth, false positive, edit.",
     "analyze": "Write a report on a run: failures, edits, cost, repairs.",
     "annotate": "Let people judge failures or edits on a web page.",
     "export": "Write a retriever for open_clip, or records as triplets for sentence-transformers.",
