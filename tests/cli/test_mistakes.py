@@ -26,7 +26,6 @@ STUDY = "study --output $out"
         (f"{MINE} --split dev", "has no image in split `dev`"),
         (f"{MINE} --image-id-column x", "has no column `x`; it has ['image', 'captions']. Set `--image-id-column`."),
         (f"{TRAIN} --epochs 3", "`--num-train-epochs` for `--epochs`"),
-        (f"{MINE} --search-effort 2", "`search_effort` 2 needs an index, and `search` is exact; give `search` ivf"),
         (f"{TRAIN} --records /nowhere", "holds no records"),
         (f"{TRAIN} --output-dir elsewhere", "Did you mean `--output` for `--output-dir`?"),
         (f"{TRAIN} --per-device-train-batch-size 13", "needs as many different images"),

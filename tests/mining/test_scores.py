@@ -9,7 +9,7 @@ import torch
 
 from repair_hf.evaluation import judging
 from repair_hf.mining import scores
-from repair_hf.mining.faiss_index import Index, rank_by_index
+from repair_hf.mining.faiss_index import rank_by_index
 from repair_hf.mining.false_positives import mine_false_positives
 from repair_hf.mining.random_failures import at_random
 from repair_hf.mining.scores import NO_KEY, best_keys, decode, exact_scores, keys_of, kth_score
@@ -86,7 +86,7 @@ def test_scoring_raises_no_warning_about_sparse_tensors():
             warnings.simplefilter("error")
             failures = mine_false_positives(images, texts, own)
             at_random(failures, images, texts, positives)
-            rank_by_index("i2t", images, texts, positives, np.arange(10), Index("hnsw"), fps=2)
+            rank_by_index("i2t", images, texts, positives, np.arange(10), "hnsw", fps=2)
             judging._scores(images, texts, own[:, None], np.arange(30)[:, None])
             with pytest.raises(UserWarning, match="Sparse CSR"):
                 exact_scores(images, own, texts, np.arange(30))
