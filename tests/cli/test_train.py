@@ -204,11 +204,3 @@ def test_evaluation_is_on_the_validation_split(flags, tmp_path, capsys):
     assert main([*flags, "--split", "train", "--eval-strategy", "epoch", "--validation-split", "all"]) == 0
     assert summary(tmp_path / "out")["eval_n_images"] == 12
     assert "eval    R@1 I2T" in capsys.readouterr().out
-
-
-def test_the_whole_help_of_training_does_without_peft():
-    """transformers' arguments would import it, for 3 s."""
-    code = "import sys, atexit; sys.argv[1:] = ['train', '--help-all']; import repair_hf.cli.main as cli; "
-    code += "atexit.register(lambda: print(sys.modules.get('peft', 'blocked'))); cli.main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "--adam-beta1" in done.stdout and done.stdout.splitlines()[-1] == "None"

@@ -61,8 +61,6 @@ TROUBLE: dict[int | None, str] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if argv is None and "--help-all" in words:  # transformers' arguments would import it for 3 s, and no help needs it
-        sys.modules["peft"] = None  # type: ignore[assignment]  # blocks the import; the process ends after its help
     if argv is None:
         gc.set_threshold(GARBAGE)
     debug = "--debug" in words
