@@ -74,15 +74,6 @@ def test_two_steps_are_measured_and_leave_nothing(repaired, make_trainer, pairs,
     assert trainer.plan == planned and not list((tmp_path / "out").rglob("*"))
 
 
-def test_a_log_is_one_short_line_with_the_time_left(repaired, fit, pairs, caplog):
-    caplog.set_level("INFO", "repair_hf.training")
-    fit(repaired, loss="both", max_steps=4, logging_steps=2, validation=pairs, eval_strategy="steps", eval_steps=4)
-    lines = [line for line in caplog.messages if line.startswith("step ")]
-    assert [line.split("   ")[0] for line in lines] == ["step 2 of 4", "step 4 of 4", "step 4 of 4"]
-    assert "loss_grid " in lines[0] and lines[0].endswith(" left") and max(map(len, lines)) < 90
-    assert "eval_i2t_R@1 " in lines[2] and lines[1].endswith("   0:00:00 left")
-
-
 def test_a_terminal_gets_a_progress_bar_in_place_of_these_lines(make_trainer, caplog, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     caplog.set_level("INFO", "repair_hf.training")
