@@ -18,7 +18,7 @@ from repair_hf.evaluation.benchmark_metrics import (
     judge_winoground,
     sugarcrepe_metrics,
 )
-from repair_hf.evaluation.benchmarks import BENCHMARKS, load_benchmark
+from repair_hf.evaluation.benchmarks import BENCHMARKS, load_benchmark, whole_or_subset
 from repair_hf.evaluation.pictures import load_test_split
 from repair_hf.runtime.options import UserError
 
@@ -251,3 +251,10 @@ def test_files_that_are_not_the_benchmarks_raise(benchmark, files, message, phot
         (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=message):
         load_benchmark(benchmark, str(tmp_path), [photographs], subset=True)
+
+
+@pytest.mark.parametrize(
+    "found, missing, name", [(3, [], "b"), (2, [], "b_subset"), (4, [], "b_subset"), (3, ["x"], "b_subset")]
+)
+def test_only_the_whole_benchmark_has_its_name(found, missing, name):
+    assert whole_or_subset("b", found, 3, missing, subset=True) == name

@@ -50,6 +50,21 @@ def test_the_summary_measures_what_is_saved(greater, clip_folder, repaired, fit,
     assert names and all(trainer.summary[name] == pytest.approx(again[name]) for name in names)
 
 
+def test_an_adapter_s_update_is_scaled(clip_folder, repaired, pairs, fit, tmp_path):
+    tuned, half = (
+        fit(repaired, name, model=str(clip_folder), lora_rank=2, blend=blend)
+        for name, blend in (("tuned", 1.0), ("half", 0.5))
+    )
+    base = weights(DualEncoder.from_pretrained(clip_folder, device="cpu").model)
+    end, saved = (
+        weights(DualEncoder.from_pretrained(tmp_path / name, device="cpu").model) for name in ("tuned", "half")
+    )
+    moved = [name for name in base if not end[name].equal(base[name])]
+    assert moved and tuned.args.blend == 1 and half.args.blend == 0.5
+    for name in base:
+        torch.testing.assert_close(saved[name], (base[name] + end[name]) / 2, atol=1e-6, rtol=1e-4)
+
+
 def test_the_folder_and_the_card_name_the_blend(clip_folder, repaired, fit, tmp_path):
     fit(repaired, model=str(clip_folder), blend=0.8, max_steps=1)
     assert "| blend | base + 0.8 × (tuned − base) |" in model_card(tmp_path / "out", "me/clip")
