@@ -37,6 +37,7 @@ STAGES = {
     "train, one step": "train --pairs {data} --split all --model {data}/model --records {out}/records --max-steps 1 "
     "--per-device-train-batch-size 64 --use-cpu --output {out}/trained",
     "evaluate": "evaluate --pairs {data} --split all --model {data}/model --output {out}/evaluated",
+    "analyze": "analyze {out}/records --output {out}/report",
     "push": "push records {out}/records --repo me/growth",
 }
 HERE = Path(__file__).parent

@@ -3,7 +3,6 @@
     python benchmarks/mine.py              # 5,000 images x 25,000 captions
     python benchmarks/mine.py --paper      # the paper's training data: 29,000 x 145,000
     python benchmarks/mine.py --growth     # both, and twice the second: does the time of a pair stay the same?
-    python benchmarks/mine.py --precision fp32    # as on a processor without fast bfloat16
 
 All rows run in this process and take turns. Ratios are to the bare product of the same round.
 """
@@ -11,7 +10,6 @@ All rows run in this process and take turns. Ratios are to the bare product of t
 from __future__ import annotations
 
 import importlib.util
-from functools import partial
 from statistics import median
 
 import numpy as np
@@ -19,14 +17,11 @@ import torch
 from common import GPU_HEADS, GPU_NOTE, PAPER, SMALL, Timing, Vectors, measure, parser, print_notes, print_table
 from datasets import Dataset
 
-from repair_hf.mining import screening
 from repair_hf.mining.ranking import rank_both_ways
-from repair_hf.mining.scores import screen_errors
 from repair_hf.pairs.truth import Truth
 
 NOTES = {
     "product": "the bare blocked float32 product, the limit of any exact method",
-    "product bf16": "the same in bfloat16, which ours use where that is faster",
     "mine": "the k best false positives and all ranks, both directions, exact, in one pass",
     "mine 5/1": "the same for 5 captions of an image and 1 image of a caption, the default of `repair-hf mine`",
     "evaluate": "all ranks, both directions",
@@ -34,7 +29,6 @@ NOTES = {
     "hard negatives": "mine_hard_negatives of sentence-transformers, once for each direction",
 }
 LIMIT = "product"
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 ROWS_OF_BLOCK, COLUMNS_OF_BLOCK = 1024, 2048
 
 
@@ -48,11 +42,7 @@ def main() -> None:
     options.add_argument("--dim", type=int, default=512, help="length of a vector")
     options.add_argument("--k", type=int, default=100, help="false positives sought for each query")
     options.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where `product` and ours multiply")
-    options.add_argument("--precision", choices=PRECISIONS, help="precision of our products; default: the faster")
     args = options.parse_args()
-    if args.precision:
-        dtype = PRECISIONS[args.precision]
-        screening.precision = lambda matrix, *_: (dtype, screen_errors(matrix.rows, matrix.columns)[dtype])
     sizes = [PAPER if args.paper else (args.images, args.texts)]
     if args.growth:
         sizes = [SMALL, PAPER, (2 * PAPER[0], 2 * PAPER[1])]
@@ -90,9 +80,9 @@ def _cells(row: str, rounds: list[dict[str, Timing]]) -> tuple[str, ...]:
     return *cells, f"{max(one[row].memory for one in rounds) / 2**20:,.0f} MiB", *gpu.cells()
 
 
-def _product(vectors: Vectors, k: int, device: str, dtype: torch.dtype = torch.float32) -> None:
-    images, texts = (torch.from_numpy(some).to(device, dtype) for some in (vectors.images, vectors.texts))
-    held = torch.empty(ROWS_OF_BLOCK * COLUMNS_OF_BLOCK, device=device, dtype=dtype)
+def _product(vectors: Vectors, k: int, device: str) -> None:
+    images, texts = (torch.from_numpy(some).to(device) for some in (vectors.images, vectors.texts))
+    held = torch.empty(ROWS_OF_BLOCK * COLUMNS_OF_BLOCK, device=device)
     for columns in texts.split(COLUMNS_OF_BLOCK):
         for rows in images.split(ROWS_OF_BLOCK):
             torch.mm(rows, columns.T, out=held[: len(rows) * len(columns)].view(len(rows), len(columns)))
@@ -157,7 +147,6 @@ class _Lookup:
 
 WAYS = {
     "product": _product,
-    "product bf16": partial(_product, dtype=torch.bfloat16),
     "mine": _mine,
     "mine 5/1": _mine_default,
     "evaluate": _evaluate,

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from matplotlib.patches import Rectangle
 from PIL import Image
+from sheet import chart, contact_sheet
+from sheet import save as save_figure
 
 from repair_hf import DualEncoder, Pairs, load_pairs, load_records
-from repair_hf.analysis.charts import INK, MUTED, ROLES, chart
-from repair_hf.analysis.charts import save as save_figure
-from repair_hf.analysis.pictures import contact_sheet
+from repair_hf.analysis.pages import INK, MUTED, ROLES
 from repair_hf.analysis.record_sample import RecordSample, record_at
 from repair_hf.cli.demo import ROWS
 from repair_hf.cli.main import main as run

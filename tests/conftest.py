@@ -12,7 +12,6 @@ os.environ |= {  # before any of the libraries is imported: they read these once
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "TQDM_DISABLE": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    "MPLBACKEND": "Agg",
 }
 
 import gc  # noqa: E402
@@ -31,7 +30,7 @@ pytest_plugins = ["tiny_models", "sentence_models"]
 # Files of over seven seconds of processor time come first, so that no worker begins one when the other is done.
 LONG = """
     analysis/test_report.py cli/test_demo.py cli/test_run.py cli/test_synthesize.py cli/test_train.py
-    encoder/test_distributed.py encoder/test_photographs.py hub/test_push.py llm/test_ledger.py
+    encoder/test_distributed.py hub/test_push.py llm/test_ledger.py
     runtime/test_full_disk.py runtime/test_texts.py study/test_study.py synthesis/test_kill.py
     synthesis/test_processes.py tests/test_recipes.py training/test_adapters.py training/test_checkpoints.py
     training/test_trainer.py
@@ -41,7 +40,7 @@ TOGETHER = {
     "analysis": ("analysis/test_report", "analysis/test_live"),
     "hub": ("test_push", "test_pairs_from_hub", "test_strangers"),
     "children": tuple(
-        "cli/test_run test_distributed test_kill test_hostile_editor test_processes test_arrays "
+        "cli/test_run test_distributed test_kill test_hostile_editor test_processes test_arrays test_simclr "
         "test_transformers_serve".split()
     ),
 }

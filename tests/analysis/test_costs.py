@@ -1,6 +1,6 @@
 from repair_hf.analysis import costs
 from repair_hf.llm.calls import format_dollars
-from repair_hf.llm.cost import StageCost, Usage, price_per_token
+from repair_hf.llm.cost import Usage, price_per_token
 
 FLASH = "gemini/gemini-2.5-flash"
 
@@ -28,15 +28,6 @@ def price(tokens_in: float, tokens_out: float) -> float:
     return tokens_in * each_in + tokens_out * each_out
 
 
-def estimate() -> list[StageCost]:
-    """What 1,000 I2T triplets of Flickr30K need by the paper's counts."""
-    stages = []
-    for (stage, direction), calls in {("audit", "i2t"): 1, ("instruct", "i2t"): 1, ("edit", "i2t"): 3}.items():
-        tokens = [1000 * count for count in PAPER_TOKENS["flickr30k"][stage, direction]]
-        stages.append(StageCost(stage, direction, 1000 * calls, 0, *tokens, price(*tokens)))
-    return stages
-
-
 def test_the_papers_token_table_comes_out_of_its_counts():
     """The paper's sample is 1,000 triplets of each direction."""
     printed = {
@@ -62,18 +53,6 @@ def test_answers_without_a_price_make_no_sum():
     assert costs.describe_paid({("audit", "i2t"): Usage(2, 0, 10, 1, 0.5)}).startswith("$0.50 for 2 answers")
     assert costs.describe_paid({}).startswith("Unknown: there is no ledger")
     assert costs.paid_rows({}) == [("all", "both", 0, "0.0", "0.0", "0.0", "$0.00")]
-
-
-def test_an_estimate_has_a_row_for_each_place_and_a_sum():
-    rows = costs.estimate_rows(estimate(), {"i2t": 1000, "t2i": 0})
-    assert [row[:5] for row in rows] == [
-        ("audit", "i2t", 1000, 1000, 0),
-        ("instruct", "i2t", 1000, 1000, 0),
-        ("edit", "i2t", 1000, 3000, 0),
-        ("all", "", 1000, 5000, 0),
-    ]
-    assert rows[-1][5:] == ("2,286.6", "187.9", "$1.16")
-    assert len(costs.ESTIMATE_HEADS) == len(rows[0]) and len(costs.PAID_HEADS) == len(costs.paid_rows({})[0])
 
 
 def test_small_amounts_keep_their_digits():

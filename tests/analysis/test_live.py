@@ -3,7 +3,6 @@
 import re
 
 from repair_hf.analysis.live import LiveView
-from repair_hf.llm.cost import Usage, known_dollars
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.sources import SourceImages
@@ -53,13 +52,6 @@ def test_the_page_of_a_run_that_has_ended_does_not_reload_itself(pairs_folder, t
     page = (tmp_path / "live.html").read_text()
     assert "edited 0 1" in words_of(page)
     assert "1 of 100 failures" in page and 'http-equiv="refresh"' not in page
-
-
-def test_a_run_without_a_known_price_says_so(pairs_folder, tmp_path):
-    live = view(pairs_folder, tmp_path)
-    live.spent = lambda: known_dollars([Usage(calls=2, dollars=2.0, unpriced=1)])
-    live.write()
-    assert "paid in this run unknown" in words_of((tmp_path / "live.html").read_text())
 
 
 def test_synthesize_leaves_it(toy_run):

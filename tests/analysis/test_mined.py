@@ -96,16 +96,9 @@ def test_near_identical_images_are_named(clip_folder, pairs_folder, tmp_path):
     assert counts(tmp_path / "out")["Near-identical products", "t2i"] >= twins > 0
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["show", "--dropped", "no_op"], "`dropped` no_op is for records"),
-        (["show", "--output", "x.png"], "are shown as a page"),
-    ],
-)
-def test_what_is_for_records_alone_is_an_error(words, message, mined, capsys):
-    assert main([words[0], str(mined), *words[1:]]) == 2
-    assert message in capsys.readouterr().err
+def test_what_is_for_records_alone_is_an_error(mined, capsys):
+    assert main(["show", str(mined), "--dropped", "no_op"]) == 2
+    assert "`dropped` no_op is for records" in capsys.readouterr().err
 
 
 def test_other_pairs_are_an_error(mined, tmp_path):

@@ -21,7 +21,6 @@ from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.answers import CRITERIA, read_answers, read_items
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.stage import Stage
 from repair_hf.toyworld import captions, instructions, renderer, scenes
 
 
@@ -169,15 +168,6 @@ def test_the_numbers_of_the_report_are_those_of_the_records(report, judged):
     costs = pd.read_csv(report / "costs.csv")
     answers = len(ledgers.rows(judged / "records"))
     assert costs[costs["direction"] == "both"]["answers"].item() == answers
-
-
-@pytest.mark.parametrize(
-    "command, says", [("mine", "is a folder of `mine`; give a folder of"), ("synthesize", "holds no records; run")]
-)
-def test_a_folder_without_records_is_named_by_its_kind(tmp_path, command, says):
-    Stage(command, tmp_path / command).run(lambda folder: {})
-    with pytest.raises(UserError, match=says):
-        gather(tmp_path / command)
 
 
 def test_the_card_says_how_people_judged(judged, tmp_path):

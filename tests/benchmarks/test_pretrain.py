@@ -18,16 +18,6 @@ def world(tmp_path):
     return build_world(tmp_path / "world", splits={"train": 4, "validation": 1, "test": 1})
 
 
-def test_a_batch_of_more_pairs_than_pictures_is_an_error(world, tmp_path):
-    with pytest.raises(UserError, match="`batch_size` must be at most 4"):
-        pretrain(PretrainOptions(str(world), str(tmp_path / "b"), batch_size=5))
-
-
-def test_a_width_must_fit_the_heads():
-    with pytest.raises(UserError, match="`width` must be a multiple of 32, got 100"):
-        PretrainOptions(width=100)
-
-
 def test_a_pretraining_that_is_cut_off_leaves_no_retriever_and_a_finished_one_stays(world, tmp_path, monkeypatch):
     """Random weights that load like trained ones would be mined without a word."""
     base = tmp_path / "base"

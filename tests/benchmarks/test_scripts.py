@@ -5,6 +5,7 @@ import pytest
 from tests.benchmarks.scripts import TRAIN, run
 
 MINE = ("product", "mine", "mine 5/1", "evaluate", "faiss")
+EDITOR = "--sizes tiny --size 64 --steps 1 --repeat 1 --device cpu"
 PART = "--train 30 --test 8 --queries 3 --epochs 1 --batch 8"
 
 
@@ -18,6 +19,7 @@ PART = "--train 30 --test 8 --queries 3 --epochs 1 --batch 8"
         ("replay", "--images 3 --repeat 1", ("rerun 1", "median")),
         pytest.param("train", f"{TRAIN} --rows plain", ("run_clip", "plain"), marks=pytest.mark.slow),
         pytest.param("many_captions", "--captions 1000", ("1,000",), marks=pytest.mark.slow),
+        pytest.param("editor", EDITOR, ("flux2-klein", "instruct-pix2pix"), marks=pytest.mark.slow),
         pytest.param("adapters", f"{PART} --rows lora", ("base", "lora"), marks=pytest.mark.slow),
     ],
 )

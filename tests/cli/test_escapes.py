@@ -8,7 +8,7 @@ from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
 
 EVIL = "\x1b]0;owned\x07\x1b[2J \u202egpj.exe \u2028 \x9b31m [/bold] :dog: [red]"
 COMMANDS = {
-    "show": "show {run} --output {out}/sheet.png",
+    "show": "show {run} --output {out}/sheet.html",
     "show-unknown": "show {run} --error-type {evil}x",
     "analyze": "analyze {run} --output {out}/report",
     "push": "push records {run} --repo me/x --dry-run",

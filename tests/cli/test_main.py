@@ -235,20 +235,6 @@ def test_a_help_is_short_and_so_is_the_line_of_each_option(words, types, capsys)
         assert 1 <= len(each.metadata["help"].split()) <= 20, each.name
 
 
-def test_help_of_training_shows_what_a_newcomer_sets_and_help_all_what_transformers_has_too(capsys):
-    brief, everything = helped(capsys, "train", "--help"), helped(capsys, "train", "--help-all")
-    first = {"--pairs", "--image-folder", "--model", "--records", "--output", "--learning-rate"}
-    assert first <= {*FLAG.findall(brief)} and "TrainingArguments:" not in brief
-    assert {"--report-to", "--lora-rank", "--freeze"} <= {*FLAG.findall(brief)}
-    places = [everything.index(word) for word in ("--grid-weight", "TrainingArguments:", "--adam-beta1")]
-    assert places == sorted(places)
-    assert "--failures-only" in helped(capsys, "synthesize", "-h")
-
-
-def test_faults_of_the_toy_world_are_no_option_of_a_synthesis(capsys):
-    assert not re.search(r"world/erring|\?", helped(capsys, "synthesize", "--help-all"))
-
-
 def test_python_dash_m_is_the_same_command():
     done = subprocess.run([sys.executable, "-m", "repair_hf", "mien"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")

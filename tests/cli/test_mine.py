@@ -57,20 +57,6 @@ def test_a_finished_result_of_other_pairs_stays(flags, pairs_folder, tmp_path, c
     assert "finished result with other options: pairs_fingerprint" in capsys.readouterr().err
 
 
-def test_false_positives_at_random_of_some_queries(flags, tmp_path):
-    found = {}
-    for kind in ("best", "random"):
-        flags[-1] = str(tmp_path / kind)
-        assert main([*flags, "--false-positives", kind, "--max-queries", "5", "--d-i2t", "2"]) == 0
-        found[kind] = rows(tmp_path / kind)
-        of_way = [{row["q"] for row in found[kind] if row["direction"] == way} for way in ("t2i", "i2t")]
-        assert [*map(len, of_way)] == [5, 5] and len(found[kind]) == 5 + 10
-    same = ("direction", "q_id", "gt_id", "gt_rank")
-    random, best = ([[row[name] for name in same] for row in found[kind]] for kind in ("random", "best"))
-    assert random == best
-    assert sum(row["fp_rank"] for row in found["random"]) > 1.5 * sum(row["fp_rank"] for row in found["best"])
-
-
 @pytest.mark.parametrize("command", ["mine", "evaluate"])
 def test_a_dry_run_writes_nothing(command, flags, tmp_path, capsys):
     assert main([command, *flags[1:], "--dry-run"]) == 0

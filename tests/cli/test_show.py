@@ -1,16 +1,6 @@
 import shutil
 
-from PIL import Image
-
 from repair_hf.cli import main as cli
-
-
-def test_show_draws_what_it_is_given(illustrated_folder, tmp_path, capsys):
-    picture = tmp_path / "new" / "sheet.png"
-    assert cli.main(["show", str(illustrated_folder), "--n", "2", "--output", str(picture)]) == 0
-    assert Image.open(picture).width > 1000
-    shown = capsys.readouterr().out
-    assert f"show   2 of 24 records   -> {picture}" in shown
 
 
 def test_a_page_in_the_folder_of_the_records_by_default(illustrated_folder, tmp_path, capsys):

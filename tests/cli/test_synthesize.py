@@ -235,22 +235,6 @@ def lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-@pytest.mark.slow
-def test_a_local_editor_makes_other_images_for_the_same_instructions(inputs, pix2pix_folder, tmp_path):
-    small, found = "--candidates 1 --max-error-rate 1 --editor-size 64 --editor-steps 2".split(), []
-    for editor in ("world", pix2pix_folder):
-        output = tmp_path / Path(editor).name
-        words = ["--llm", "world/oracle", "--editor", str(editor), "--output", str(output)]
-        assert synthesize(*inputs, *small, *words) == 0
-        found.append(list(load_records(output)))
-    names = ["direction", "q_id", "fp_id", "gt_reason", "fp_reason", "edit_instruction", "edit_text"]
-    plain, local = ([[row[name] for name in names] for row in rows] for rows in found)
-    assert plain == local
-    images = [(one, other) for one, other in zip(*found, strict=True) if one["direction"] == "t2i"]
-    assert images and all(other["editor"].startswith(pix2pix_folder.name) for _, other in images)
-    assert all(one["edit_image"].tobytes() != other["edit_image"].tobytes() for one, other in images)
-
-
 def test_what_was_mined_from_a_split_to_measure_on_is_not_suggested_for_training(capsys):
     for split in ("train", "all", "test", "validation"):
         _suggest(PairsOptions("p", split=split), "a/clip", "r")

@@ -167,17 +167,6 @@ def test_zero_logits_give_the_papers_grid_loss_whatever_share_has_a_grid(
         assert line["loss"] == pytest.approx(line["loss_global"] + 0.5 * line["loss_grid"], abs=1e-4)
 
 
-def test_paper_is_the_same_run_as_its_choices(flags, tmp_path, capsys):
-    short = [*flags, "--max-steps", "1"]
-    assert main([*short, "--paper"]) == 0
-    weights = (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns
-    assert main([*short, *"--fill paper --loss grid --grid-weight 0.5".split()]) == 0  # nothing is trained again
-    assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns == weights
-    assert main(short) == 2
-    changed = "fill (paper -> edits), loss (grid -> batch), grid_weight (0.5 -> None)"
-    assert f"finished result with other options: {changed}" in capsys.readouterr().err
-
-
 def test_declared_near_duplicates_are_masked(clip_folder, tmp_path, capsys):
     """The first loss is that of a matrix without the four cells in which two copies of a photograph stand."""
     folder = tmp_path / "photos"
@@ -215,20 +204,3 @@ def test_evaluation_is_on_the_validation_split(flags, tmp_path, capsys):
     assert main([*flags, "--split", "train", "--eval-strategy", "epoch", "--validation-split", "all"]) == 0
     assert summary(tmp_path / "out")["eval_n_images"] == 12
     assert "eval    R@1 I2T" in capsys.readouterr().out
-
-
-def test_a_stopped_training_has_only_its_checkpoints(monkeypatch, capsys):
-    def stop(words):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("repair_hf.cli.main._run", stop)
-    assert main(["train"]) == 130
-    assert "resumes from the last checkpoint, if --save-strategy wrote one." in capsys.readouterr().err
-
-
-def test_the_whole_help_of_training_does_without_peft():
-    """transformers' arguments would import it, for 3 s."""
-    code = "import sys, atexit; sys.argv[1:] = ['train', '--help-all']; import repair_hf.cli.main as cli; "
-    code += "atexit.register(lambda: print(sys.modules.get('peft', 'blocked'))); cli.main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "--adam-beta1" in done.stdout and done.stdout.splitlines()[-1] == "None"

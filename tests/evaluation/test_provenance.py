@@ -2,7 +2,6 @@
 
 import pytest
 
-import repair_hf
 from repair_hf.evaluation.provenance import describe, provenance
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import PairsOptions
@@ -27,16 +26,6 @@ def found(pairs_folder):
 def test_a_split_has_the_benchmarks_own_name(found, options, split):
     said = provenance(PairsOptions(pairs="x", **options), found[0], "m", "d")
     assert (said["split"], said["benchmark"]) == (split, options["benchmark"])
-
-
-def test_the_sentence_holds_all_of_it_and_every_model(found):
-    one = found[1] | {"commit": "0123456789abcdef+", "n_images": 5000, "n_texts": 25000}
-    two = one | {"model": "runs/b", "model_digest": "ffff", "commit": None}
-    text = describe({"a": one, "b": two})
-    assert text.startswith("photos (not a standard benchmark), split all, fingerprint ")
-    assert "5,000 images, 25,000 texts. a: weights 0123abcd; b: weights ffff." in text
-    version = repair_hf.__version__
-    assert text.endswith(f"Measured by repair_hf {version} (0123456789ab+changes) and repair_hf {version}.")
 
 
 @pytest.mark.parametrize("texts, other", [(25_000, "25,010"), (25_010, "25,000")])

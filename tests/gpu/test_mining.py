@@ -1,4 +1,4 @@
-"""Mining on a GPU finds the false positives and scores of a sorted float64 matrix, also with bfloat16 panels."""
+"""Mining on a GPU finds the false positives and scores of a sorted float64 matrix, and those of the CPU."""
 
 from __future__ import annotations
 
@@ -6,36 +6,27 @@ from dataclasses import astuple
 
 import numpy as np
 import pytest
-import torch
 
 from benchmarks.common import Vectors
 from repair_hf.mining.ranking import rank_both_ways
 from repair_hf.pairs.truth import Truth
 from tests.mining.embeddings import COLLECTIONS
-from tests.mining.sorted_ranking import check, screen_in
+from tests.mining.sorted_ranking import check
 
 pytestmark = pytest.mark.gpu
 
-DTYPES = [None, torch.float32, torch.bfloat16]  # of the panels' products; None: what the device gets by default
 
-
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("k_image", "k_caption", "block"), [(5, 1, 96), (40, 40, 128)])
 @pytest.mark.parametrize("name", COLLECTIONS)
-def test_false_positives_and_scores_are_those_of_the_whole_matrix(
-    name, k_image, k_caption, block, dtype, device, monkeypatch
-):
-    screen_in(dtype, monkeypatch)
+def test_false_positives_and_scores_are_those_of_the_whole_matrix(name, k_image, k_caption, block, device):
     check(*COLLECTIONS[name](np.random.default_rng(1)), k_image, k_caption, block=block, device=device)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_large_collection_is_ranked_as_on_the_cpu(dtype, device, monkeypatch):
+def test_a_large_collection_is_ranked_as_on_the_cpu(device):
     vectors = Vectors.random(*((5000, 25_000) if device == "cuda" else (500, 2500)), 512)
     positives = Truth.annotated(vectors.image_of, len(vectors.images))
     how = {"fps_of_image": 100, "fps_of_caption": 20}
     expected = rank_both_ways(vectors.images, vectors.texts, positives, **how)
-    screen_in(dtype, monkeypatch)
     found = rank_both_ways(vectors.images, vectors.texts, positives, device=device, **how)
     for one, other in zip(found, expected, strict=True):
         for mine, theirs in zip(astuple(one), astuple(other), strict=True):

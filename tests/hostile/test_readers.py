@@ -71,9 +71,7 @@ RECIPES = {
     "a billion": (A_BILLION, "holds more than 100,000 values"),
     "own member": (b"seed: &a [*a]", "nested more than 100 deep"),
     "python": (b"strict: !!python/object/apply:os.system ['exit 1']", "is damaged"),
-    "list": (b"[1, 2]", "expected keys and values"),
     "numbers": (b"1: 2", "unknown keys"),
-    "unknown key": (b"no_such_key: 1", "unknown keys"),
 }
 ANSWERS = [
     DEEP,

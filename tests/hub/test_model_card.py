@@ -9,15 +9,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from huggingface_hub import DatasetCard, ModelCard
-from jinja2 import Environment, meta
-from jinja2.exceptions import UndefinedError
+from huggingface_hub import ModelCard
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.hub import model_card as of_models
-from repair_hf.hub import record_card as of_records
 from repair_hf.hub.model_card import model_card
-from repair_hf.hub.rendering import StageFolder, render, template
+from repair_hf.hub.rendering import StageFolder
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.stage import Stage
 
@@ -146,21 +142,6 @@ def test_records_of_several_rounds_are_listed_and_linked_and_lie_in_nobodys_fold
     assert "`…/records`, [`me/photos-repair`](https://huggingface.co/datasets/me/photos-repair), [`you/" in line
     assert ModelCard(card).data.datasets[:2] == ["me/photos-repair", "you/photos-repair"]
     assert "/home/ann" not in card
-
-
-@pytest.mark.parametrize("name", ["dataset_card", "model_card"])
-def test_every_variable_of_a_template_is_given_and_used(name, synthesis, hostile, dropped, trained, monkeypatch):
-    given = {}
-    for module in (of_records, of_models):
-        monkeypatch.setattr(module, "render", lambda name, card_data, values: given.update(values))
-    if name == "dataset_card":
-        of_records.dataset_card(synthesis, synthesis, "me/x-repair", hostile, dropped)
-    else:
-        model_card(trained, "me/x")
-    needed = meta.find_undeclared_variables(Environment().parse(template(name)))
-    assert needed - {"card_data", "citation"} == set(given)
-    with pytest.raises(UndefinedError):
-        render(name, DatasetCard("---\na: 1\n---\n").data, {key: given[key] for key in given if key != "repo"})
 
 
 def test_every_package_is_in_the_wheel():

@@ -1,12 +1,8 @@
 """The slow reference of the ranking: sort every row of the whole score matrix."""
 
 import numpy as np
-import pytest
-import torch
 
-from repair_hf.mining import screening
 from repair_hf.mining.ranking import rank_both_ways
-from repair_hf.mining.scores import screen_errors
 from repair_hf.pairs.truth import Truth
 
 
@@ -36,10 +32,3 @@ def check(images, texts, own, k_image, k_caption, *, block, words=None, looks=No
         np.testing.assert_array_equal(found.fp_rank[is_there], 1 + place[is_there])
         expected = np.where(is_there, np.take_along_axis(table, found.fp, axis=1), -np.inf)
         np.testing.assert_array_equal(found.fp_score, expected)
-
-
-def screen_in(dtype: torch.dtype | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Screen in this precision; None leaves the choice."""
-    if dtype is not None:
-        choice = lambda matrix, *_: (dtype, screen_errors(matrix.rows, matrix.columns)[dtype])  # noqa: E731
-        monkeypatch.setattr(screening, "precision", choice)

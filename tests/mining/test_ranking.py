@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from repair_hf.mining import panels, ranking, screening
-from repair_hf.mining.device_panels import DevicePanel
+from repair_hf.mining import panels, ranking
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
 from tests.mining.embeddings import COLLECTIONS, identical, planted, quantised, random_unit
-from tests.mining.sorted_ranking import check, screen_in
+from tests.mining.sorted_ranking import check
 
 
 @pytest.mark.parametrize("make", [quantised, random_unit, identical])
@@ -30,21 +29,15 @@ def test_few_items_equal_the_whole_matrix(make, n_images, n_texts, block, same_t
     check(images, texts, caption_image, 5, 3, block=block, words=words, looks=looks)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("k_image", "k_caption", "block"), [(0, 0, 128), (5, 1, 96), (40, 40, 128), (0, 7, 2048)])
 @pytest.mark.parametrize("name", COLLECTIONS)
-def test_many_panels_equal_the_whole_matrix(name, k_image, k_caption, block, dtype, monkeypatch):
-    screen_in(dtype, monkeypatch)
+def test_many_panels_equal_the_whole_matrix(name, k_image, k_caption, block):
     check(*COLLECTIONS[name](np.random.default_rng(1)), k_image, k_caption, block=block)
 
 
-@pytest.mark.parametrize("kind", [panels.Panel, DevicePanel])
-@pytest.mark.parametrize(("few", "pool"), [(0, 1 << 20), (1, 1 << 20), (0.02, 64)])
 @pytest.mark.parametrize("name", COLLECTIONS)
-def test_counting_by_pairs_or_by_blocks_and_a_full_pool_give_the_same(name, few, pool, kind, monkeypatch):
-    monkeypatch.setattr(panels, "FEW", few)
-    monkeypatch.setattr(panels, "POOL", pool)
-    monkeypatch.setitem(screening.KINDS, "cpu", kind)
+def test_a_full_pool_gives_the_same(name, monkeypatch):
+    monkeypatch.setattr(panels, "POOL", 64)
     check(*COLLECTIONS[name](np.random.default_rng(2)), 6, 3, block=128)
 
 
@@ -79,21 +72,6 @@ def test_processes_that_share_the_panels_find_what_one_finds(block, monkeypatch)
         found = list(threads.map(rank, range(2)))
     for i2t, t2i in found:
         np.testing.assert_equal([vars(i2t), vars(t2i)], expected)
-
-
-@pytest.mark.parametrize(
-    ("seconds_of_bfloat16", "name", "wanted"),
-    [(0.5, "good", torch.bfloat16), (1.8, "good", torch.float32), (0.5, "cone", torch.float32)],
-)
-def test_screens_in_what_is_faster_on_this_machine_and_these_vectors(seconds_of_bfloat16, name, wanted, monkeypatch):
-    """In a narrow cone bfloat16 leaves every pair in doubt, so it is slower however fast its products are."""
-    seconds = {torch.float32: 6e-9, torch.bfloat16: 6e-9 * seconds_of_bfloat16}
-    monkeypatch.setattr(screening, "product_seconds", lambda dtype, dim: seconds[dtype])
-    images, texts, own = COLLECTIONS[name](np.random.default_rng(1))
-    seen, choose = [], screening.precision
-    monkeypatch.setattr(screening, "precision", lambda *data: seen.append(choose(*data)) or seen[-1])
-    rank_both_ways(images, texts, Truth.annotated(own, len(images)))
-    assert [dtype for dtype, _ in seen] == [wanted]
 
 
 @pytest.mark.parametrize("n_texts", [1, 6])

@@ -60,18 +60,8 @@ def test_a_finished_folder_answers_for_its_own_options_only(done):
         stage(done, needs=["seconds"]).summary  # noqa: B018
 
 
-@pytest.mark.parametrize("name", ["k_mine", "audited", "limit"])
-def test_an_option_that_is_new_has_its_default_in_older_folders(done, name):
-    config = yaml.safe_load((done / "config.yaml").read_text())
-    del config[name]
-    (done / "config.yaml").write_text(yaml.safe_dump(config | {"of_old": None, "old_list": []}))
-    assert stage(done).summary == {"failures": 7}
-    changed = {"k_mine": 99, "audited": False, "limit": 3}
-    assert stage(done, replace(OPTIONS, **{name: changed[name]})).summary is None
-
-
-def test_what_has_no_default_counts_as_not_set():
-    assert not differences({"a": 1}, {"a": 1, "b": None, "c": 0, "d": []})
+def test_what_is_absent_is_none():
+    assert not differences({"a": 1}, {"a": 1, "b": None})
     assert differences({"a": 1}, {"a": 2, "b": 3}) == "a (1 -> 2), b (absent -> 3)"
     assert not differences({"a": 1, "b": 2}, {"a": 1}, without=["b"])
 

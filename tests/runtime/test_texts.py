@@ -19,7 +19,6 @@ from repair_hf.pairs.sources import read_listing
 from repair_hf.records.answers import read_answers
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.runtime.command_line import parse
-from repair_hf.runtime.files import REPAIR, read_json, read_yaml
 from repair_hf.runtime.options import PairsOptions, UserError
 from repair_hf.runtime.texts import MAX_DEPTH, UnreadableText, parse_json, parse_yaml
 
@@ -85,14 +84,6 @@ def test_any_bytes_are_a_value_or_unreadable(data):
             json.dumps(parse_text(data), default=str, ensure_ascii=False, skipkeys=True).encode()
         except UnreadableText as error:
             assert str(error) and "\n" not in str(error)
-
-
-@pytest.mark.parametrize("read", [read_json, read_yaml])
-@pytest.mark.parametrize("data", [b"[" * LOTS, b"\xff"])
-def test_a_bad_file_is_one_line_with_its_name(tmp_path, read, data):
-    (tmp_path / "x").write_bytes(data)
-    with pytest.raises(UserError, match=r"x is damaged .*(deep|decode).* Repair the file"):
-        read(tmp_path / "x", remedy=REPAIR)
 
 
 @MANY

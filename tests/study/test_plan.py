@@ -66,12 +66,6 @@ def test_trainings_to_come_are_counted_once_each_and_take_the_longest():
     assert one.trainings(rows(one, lambda cell: {})) == []
 
 
-def test_a_method_without_data_is_left_out():
-    one = plan(methods=["repair-batch", "laclip"])
-    one.left_out["repair-batch"] = "no failure was repaired"
-    assert {cell.method for cell in one.cells({})} == {BASE, "plain", "laclip"}
-
-
 def test_a_budget_is_a_share_of_what_the_method_has_asked():
     parts = [Product(None, 600, 4000, 0), Product(None, 400, 1000, 3000)]
     shares = {"all": 1.0, "samples=500": 0.5, "samples=2000": 1.0, "calls=2000": 0.25}

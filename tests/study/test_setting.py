@@ -49,21 +49,6 @@ def test_a_missing_package_or_key_is_named_before_anything_starts(monkeypatch, t
         setting().check(["laclip", "simclr"], ["test"])
 
 
-@pytest.mark.parametrize(
-    "options, says",
-    [
-        ({"methods": ["negclop"]}, "Did you mean `negclip` for"),
-        ({"budgets": {"calls=5": ["lackip"]}}, "'lackip', which is unknown"),
-        ({"training": {"loss": "both"}}, "`training` has 'loss', which the study sets itself"),
-        ({"training": {"learning_speed": 1}}, "'learning_speed', which `repair-hf train` does not know"),
-        ({"pairs": "x"}, "`size` tiny is one of the toy world"),
-    ],
-)
-def test_contradictions_are_errors(options, says):
-    with pytest.raises(UserError, match=says):
-        setting(**options).wanted  # noqa: B018
-
-
 def test_settings_are_not_chosen_on_the_reported_split():
     found = setting(test_split="validation")
     found.check(["plain"], ["test"])

@@ -224,13 +224,14 @@ def test_captions_of_equal_wording_are_masked_in_every_loss(loss, sigmoid):
     assert losses[0] == losses[1] and losses[2] != losses[3]
 
 
-MADE = [*product(("batch", "grid", "both", "none"), (False, True), ("own", "known"))]
+MADE = [*product(("batch", "grid", "both", "none"), (False, True), ("own", "known"), ("grids", "anchors"))]
 
 
-def terms_of(images, texts, batch, fill, loss, *, sigmoid: bool, positives: str) -> torch.Tensor:
+def terms_of(images, texts, batch, fill, loss, sigmoid: bool, positives: str, grid_mean: str) -> torch.Tensor:
     bias = torch.tensor(-3.0) if sigmoid else None
     step = step_of(images, texts, batch, fill.truth, SCALE, bias)
-    return sum(PairObjective(loss, sigmoid=sigmoid, positives=positives).terms(step).values())
+    objective = PairObjective(loss, sigmoid=sigmoid, positives=positives, grid_mean=grid_mean)
+    return sum(objective.terms(step).values())
 
 
 def work(rank: int, folder: str, fill: Edits) -> None:
@@ -238,15 +239,14 @@ def work(rank: int, folder: str, fill: Edits) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     found = {}
-    for loss, sigmoid, positives in MADE:
+    for how in MADE:
         images, texts = unit(60, 0).requires_grad_(), unit(60, 1).requires_grad_()
-        batch, how = batch_of(fill, [[0, 3, 7], [8, 10, 5]][rank]), dict(sigmoid=sigmoid, positives=positives)
-        value = terms_of(images, texts, batch, fill, loss, **how)
+        value = terms_of(images, texts, batch_of(fill, [[0, 3, 7], [8, 10, 5]][rank]), fill, *how)
         value.backward()
         for gradient in (images.grad, texts.grad):
             dist.all_reduce(gradient)
         dist.all_reduce(mean := value.detach() / 2)
-        found[loss, sigmoid, positives] = mean.item(), images.grad / 2, texts.grad / 2
+        found[how] = mean.item(), images.grad / 2, texts.grad / 2
     torch.save(found, f"{folder}/{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
@@ -265,11 +265,11 @@ def test_two_processes_have_the_loss_and_the_gradients_of_one(tmp_path):
     for process in both:
         process.join(120)
     assert [process.exitcode for process in both] == [0, 0]
-    for rank, (loss, sigmoid, positives) in product(range(2), MADE):
-        found = torch.load(tmp_path / f"{rank}.pt")[loss, sigmoid, positives]
+    for rank, how in product(range(2), MADE):
+        found = torch.load(tmp_path / f"{rank}.pt")[how]
         images, texts = unit(60, 0).requires_grad_(), unit(60, 1).requires_grad_()
         batch = batch_of(fill, [0, 3, 7, 8, 10, 5])
-        value = terms_of(images, texts, batch, fill, loss, sigmoid=sigmoid, positives=positives)
+        value = terms_of(images, texts, batch, fill, *how)
         value.backward()
         assert found[0] == pytest.approx(value.item(), rel=1e-5)
         torch.testing.assert_close(found[1:], (images.grad, texts.grad), atol=1e-6, rtol=1e-4)

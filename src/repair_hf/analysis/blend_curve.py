@@ -1,6 +1,7 @@
-"""What a blend of base and tuned model gains, against what it keeps of the base: as rows, a file and an inline SVG.
+"""What a blend of base and tuned model gains, against what it keeps of the base: as rows and an SVG.
 
-`templates/curve.html` draws the SVG, a panel for each set of further pairs. A description holds its numbers as a text.
+`templates/curve.html` draws it in a page, and `templates/blends.svg` in a file: a panel for each set of further
+pairs. A description holds its numbers as a text.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -38,22 +38,6 @@ def blend_rows(
         for weight, one in sorted(points.items())
     ]
     return pd.DataFrame(rows, columns=["also", "direction", "weight", "gained", "kept"])
-
-
-def draw_blends(rows: pd.DataFrame, path: Path) -> None:
-    """Draw `blend_rows` into an SVG or PNG: a panel for each set of further pairs, a point for each weight."""
-    from repair_hf.analysis.charts import COLORS, chart, save  # here, because a report needs no matplotlib
-
-    also = rows["also"].unique()
-    with chart(2.6, columns=len(also), width=3.4 * len(also)) as (figure, panels):
-        for other, axes in zip(also, [panels] if len(also) == 1 else panels, strict=True):
-            for side, own in rows[rows["also"] == other].groupby("direction", sort=False):
-                axes.plot(own["gained"], own["kept"], marker="o", markersize=3, color=COLORS[side], label=SIDES[side])
-                for weight, x, y in own[["weight", "gained", "kept"]].itertuples(index=False):
-                    axes.annotate(f"{weight:g}", (x, y), xytext=(3, 3), textcoords="offset points", fontsize=6)
-            axes.set(xlabel="R@1 (%)", ylabel=f"R@1 on {other} (%)", title="Weight of the tuned model")
-            axes.legend()
-        save(figure, path)
 
 
 @dataclass(frozen=True)

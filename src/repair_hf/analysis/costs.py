@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from repair_hf.analysis.tables import SIDES
 from repair_hf.llm.calls import format_dollars
 from repair_hf.llm.cost import StageCost, Usage, add_stages, add_up, known_dollars, price_per_image, price_per_token
 from repair_hf.synthesis.models import find_editor, find_llm
@@ -12,7 +13,7 @@ from repair_hf.synthesis.options import EditorOptions, LLMOptions
 
 ESTIMATE_HEADS = ("", "", "failures", "LLM calls", "images", "K tokens in", "K out", "dollars")
 PAID_HEADS = ("paid", "", "answers", "K tokens in", "K out", "K in all", "dollars")
-STAGES, DIRECTIONS = ("audit", "instruct", "edit"), ("i2t", "t2i")
+STAGES = ("audit", "instruct", "edit")
 
 Row = tuple[str | float, ...]
 
@@ -54,14 +55,14 @@ def estimate_rows(stages: Sequence[StageCost], mined: Mapping[str, int]) -> list
         for stage in stages
         if mined[stage.direction]
     ]
-    failures, total = sum(mined[direction] for direction in DIRECTIONS), add_stages(stages)
+    failures, total = sum(mined[direction] for direction in SIDES), add_stages(stages)
     return [*rows, ("all", "", failures, total.llm_calls, total.image_calls, *estimated(total))]
 
 
 def paid_rows(paid: Mapping[tuple[str, str], Usage]) -> list[Row]:
     """Build rows as in the paper's table: each stage, each direction in all, both directions; tokens in thousands."""
     rows: list[Row] = []
-    for direction in DIRECTIONS:
+    for direction in SIDES:
         found = [(stage, paid[stage, direction]) for stage in STAGES if (stage, direction) in paid]
         rows += [(stage, direction, *_paid([use])) for stage, use in found]
         if found:

@@ -30,9 +30,9 @@ class ShowOptions(Bounded):
         None, "Draw only records whose edit instruction names this error type, such as Count."
     )
     dropped: str | None = opt(None, "Draw failures that were dropped for this reason instead, such as gt_invalid.")
-    output: str | None = opt(None, "Page (.html) or picture (.png). Default: `sheet.html` in the folder shown.")
+    output: str | None = opt(None, "Page to write, an .html file. Default: `sheet.html` in the folder shown.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.output is not None and Path(self.output).suffix.lower() not in (".html", ".png"):
-            raise UserError(f"`output` must be an .html or .png file, got {self.output!r}.")
+        if self.output is not None and Path(self.output).suffix.lower() != ".html":
+            raise UserError(f"`output` must be an .html file, got {self.output!r}.")

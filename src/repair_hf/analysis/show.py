@@ -1,4 +1,4 @@
-"""Draw some records, or dropped or mined failures, as one page or picture."""
+"""Draw some records, or dropped or mined failures, as one page."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from repair_hf.analysis.charts import save
 from repair_hf.analysis.mined import is_mined, load_mined, questions, sample_failures
 from repair_hf.analysis.options import ShowOptions
 from repair_hf.analysis.pages import gallery
-from repair_hf.analysis.pictures import contact_sheet
 from repair_hf.analysis.record_sample import RecordSample, sample_records
 from repair_hf.analysis.run_data import PairsPlace, moved_pairs, recorded_pairs
 from repair_hf.analysis.tables import Rows
@@ -26,7 +24,7 @@ def show(
 
     Args:
         records: Folder or Hub id of records, or a folder of `repair-hf mine`.
-        output: Page (.html) or picture (.png) to write; see `sheet_path` for the default.
+        output: Page (.html) to write; see `sheet_path` for the default.
         pairs: The pairs of the records, or where they are now; by default what the run records.
         options: Options of `repair-hf show`, such as `n=20` or `direction="t2i"`.
 
@@ -46,10 +44,7 @@ def show(
     else:
         sample = _of_records(str(records), wanted, pairs)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix.lower() == ".html":
-        write_atomically(path, gallery(sample, asked))
-    else:
-        save(contact_sheet(sample), path)
+    write_atomically(path, gallery(sample, asked))
     return sample
 
 
@@ -77,7 +72,5 @@ def _of_mine(place: str, options: ShowOptions, pairs: PairsPlace) -> tuple[Recor
     for name in ("error_type", "dropped"):
         if (given := getattr(options, name)) is not None:
             raise UserError(f"`{name}` {given} is for records, and {place} holds mined failures. Leave it out.")
-    if not str(options.output).lower().endswith(".html"):
-        raise UserError(f"Mined failures are shown as a page, got `output` {options.output}. Give an .html file.")
     mined = load_mined(place, moved_pairs(place, pairs))
     return sample_failures(mined, n=options.n, direction=options.direction), questions(mined).rows

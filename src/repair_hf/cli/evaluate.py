@@ -17,6 +17,7 @@ from typing import Any
 from repair_hf.cli.subcommands import print_table
 from repair_hf.evaluation.options import CompositionalOptions, EvaluateOptions
 from repair_hf.runtime.options import PairsOptions, StageOptions, opt
+from repair_hf.runtime.run_folder import write_atomically
 
 EPILOG = """examples:
   repair-hf evaluate world/base --pairs runs/world --output runs/evaluate
@@ -107,9 +108,11 @@ def _print_metrics(evaluation: Any) -> None:
 
 def _draw_blends(evaluation: Any, folder: Path) -> None:
     """Draw what each blend gains against what it keeps of the base."""
-    from repair_hf.analysis.blend_curve import blend_rows, draw_blends
+    from repair_hf.analysis.blend_curve import blend_rows, curve
+    from repair_hf.analysis.pages import render
 
-    draw_blends(blend_rows(evaluation.metrics, evaluation.weights, list(evaluation.also)), folder / "blends.svg")
+    rows = blend_rows(evaluation.metrics, evaluation.weights, list(evaluation.also))
+    write_atomically(folder / "blends.svg", render("blends.svg", plot=curve(rows)))
     print("`repair-hf export blend` writes the model at one weight.")
 
 

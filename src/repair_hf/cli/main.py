@@ -32,7 +32,7 @@ COMMANDS = {
     "evaluate": "Measure recall@K and MRR in both directions, and compare models.",
     "run": "Run all stages of a recipe folder, for one or more rounds.",
     "study": "Compare repair with other methods in one table.",
-    "show": "Draw records as a page or picture: query, ground truth, false positive, edit.",
+    "show": "Draw records as a page: query, ground truth, false positive, edit.",
     "analyze": "Write a report on a run: failures, edits, cost, repairs.",
     "annotate": "Let people judge failures or edits on a web page.",
     "export": "Write a retriever for open_clip, or records as triplets for sentence-transformers.",
@@ -61,8 +61,6 @@ TROUBLE: dict[int | None, str] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if argv is None and "--help-all" in words:  # transformers' arguments would import it for 3 s, and no help needs it
-        sys.modules["peft"] = None  # type: ignore[assignment]  # blocks the import; the process ends after its help
     if argv is None:
         gc.set_threshold(GARBAGE)
     debug = "--debug" in words

@@ -1,4 +1,4 @@
-"""`repair-hf show`: draw some records, or dropped or mined failures, as one page (.html) or picture (.png).
+"""`repair-hf show`: draw some records, or dropped or mined failures, as one page.
 
 Of a folder of `repair-hf mine` it draws failures whose false positive outranks the ground truth. The page counts what
 speaks against a repair, and sorts the failures by margin.

@@ -111,7 +111,6 @@ class Preprocessor:
         """A digest of everything that affects pixels and token ids."""
         tokenizer = self.processor.tokenizer
         padding = [RIGHT, tokenizer.pad_token_id] if self.pads_fully else []  # padding is read
-        padding += ["lower case"] if self.pads_fully and keeps_case(tokenizer) else []
         return digest([self.image_digest, self.max_length, self.pads_fully, tokenizer_settings(tokenizer), *padding])
 
     def as_trained(self, captions: Sequence[str]) -> list[str]:
@@ -212,11 +211,6 @@ def tokenizer_settings(tokenizer: Any) -> Any:
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     of_the_last_call = ("padding", "truncation")
     return {part: state[part] for part in state if part not in of_the_last_call}
-
-
-def keeps_case(tokenizer: Any) -> bool:
-    """Return whether a tokenizer gives a capital letter another id."""
-    return tokenizer("A")["input_ids"] != tokenizer("a")["input_ids"]
 
 
 def read_images(images: Any, start: int, stop: int) -> Any:

@@ -26,7 +26,6 @@ from repair_hf.encoder.preprocessing import (
     ahead,
     cuts_of,
     image_settings,
-    keeps_case,
     read_images,
     report_captions,
     tokenizer_settings,
@@ -134,7 +133,6 @@ class SentenceEncoder(Embedder):
         version, model = importlib.metadata.version("sentence-transformers"), self.model
         decides = [version, repr(model), model.truncate_dim, model.prompts.get(model.default_prompt_name)]
         decides += [self.query_prompt, self.document_prompt, self._padding]
-        decides += ["lower case"] if self._lowers and keeps_case(model.tokenizer) else []
         for module in model.modules():
             if isinstance(module, PreTrainedModel):
                 decides.append(settled(module.config.to_dict()))

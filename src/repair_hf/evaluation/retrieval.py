@@ -19,7 +19,7 @@ from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
 
 KS = (1, 5, 10)
-DIRECTIONS = ("i2t", "t2i")
+DIRECTIONS = ("i2t", "t2i")  # in the order of every table and column; `records.columns` has that of the failures
 
 
 def evaluate_retrieval(

@@ -8,7 +8,7 @@ the pool. An index holds a copy of the candidates' vectors: 4 D bytes each, and 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import faiss
 import numpy as np
@@ -24,19 +24,8 @@ QUERIES_PER_SEARCH = 2048
 PROBED = 1 / 16  # share of IVF's clusters that are searched
 PER_CLUSTER = 64  # training vectors for each of IVF's clusters
 LINKS, BREADTH = 32, 256  # HNSW's neighbours of a vector, and candidates held while searching
+Index = Literal["ivf", "hnsw"]  # `ivf` searches the clusters nearest to the query, `hnsw` walks a graph of neighbours
 SAMPLE = 512  # queries whose false positives are also found exactly, for the recall
-
-
-class Index(NamedTuple):
-    """A kind of FAISS index, and how thoroughly it is searched.
-
-    Args:
-        kind: `ivf` searches the clusters nearest to the query; `hnsw` walks a graph of neighbours.
-        effort: Multiplies the part of the index that is searched: more is slower and misses less.
-    """
-
-    kind: Literal["ivf", "hnsw"]
-    effort: float = 1.0
 
 
 @quietly()
@@ -84,16 +73,16 @@ def rank_by_index(
     return ranking, float(hits.mean()) if len(hits) else 1.0
 
 
-def _build_index(candidates: np.ndarray, wanted: Index) -> FaissIndex:
+def _build_index(candidates: np.ndarray, kind: Index) -> FaissIndex:
     count, size = candidates.shape
     clusters = max(1, min(round(4 * math.sqrt(count)), count // PER_CLUSTER))
-    kind = f"HNSW{LINKS},Flat" if wanted.kind == "hnsw" else f"IVF{clusters},Flat"
-    index: Any = faiss.index_factory(size, kind, faiss.METRIC_INNER_PRODUCT)
-    if wanted.kind == "hnsw":
-        index.hnsw.efSearch = max(1, round(wanted.effort * BREADTH))
+    layout = f"HNSW{LINKS},Flat" if kind == "hnsw" else f"IVF{clusters},Flat"
+    index: Any = faiss.index_factory(size, layout, faiss.METRIC_INNER_PRODUCT)
+    if kind == "hnsw":
+        index.hnsw.efSearch = BREADTH
     else:
         index.train(np.ascontiguousarray(candidates[:: max(1, count // (PER_CLUSTER * clusters))]))
-        index.nprobe = min(clusters, max(1, round(wanted.effort * PROBED * clusters)))
+        index.nprobe = min(clusters, max(1, round(PROBED * clusters)))
     found = FaissIndex(custom_index=index)
     found.add_vectors(np.ascontiguousarray(candidates), batch_size=QUERIES_PER_SEARCH)
     return found

@@ -13,7 +13,6 @@ from repair_hf.encoder.embedder import vectors_folder
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.encoder.pixel_store import pixels_for
 from repair_hf.mining.failures import FILE, load_failures
-from repair_hf.mining.faiss_index import Index
 from repair_hf.mining.false_positives import draw_queries, find_false_positives, summarize, with_ids
 from repair_hf.mining.options import MiningOptions
 from repair_hf.mining.random_failures import at_random
@@ -141,7 +140,7 @@ class Mining:
         kept: Any = {"d_i2t": options.d_i2t, "d_t2i": options.d_t2i}
         how: Any = {"k_mine": options.k_mine, "device": self.encoder.device}
         if options.search != "exact":
-            how["index"] = Index(options.search, options.search_effort)
+            how["index"] = options.search
         asked = np.unique(positives.wording, return_index=True)[1]  # captions of equal wording are one query
         if (count := options.max_queries) is not None:
             drawn = positives, self.pairs.caption_image, count

@@ -35,16 +35,10 @@ class MiningOptions(TruthOptions, EmbeddingOptions):
         "Exact search, or a FAISS index for millions of images and captions, which may miss some.",
         main=True,
     )
-    search_effort: float = opt(1.0, "Effort of the index: higher is slower and misses less.", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_sizes(self.k_mine, d_i2t=self.d_i2t, d_t2i=self.d_t2i)
-        if self.search == "exact" and self.search_effort != 1:
-            raise UserError(
-                f"`search_effort` {self.search_effort:g} needs an index, and `search` is exact; "
-                "give `search` ivf or hnsw, or leave it out."
-            )
 
 
 def check_sizes(k_mine: int, *, d_i2t: int, d_t2i: int) -> None:

@@ -1,22 +1,33 @@
-"""Screen one panel of columns against all rows, on the CPU; see `screening`."""
+"""Rank rows against columns in one pass over blocks of their scores, in little memory.
+
+Blocks of scores come from fast products. With the eps of `scores.screen_error`, a pair with the screened score s
+
+- is ahead of a target of score g if s >= g + eps, is not if s < g - eps, and is scored exactly in between;
+- is none of a query's k best if s < (k-th best exact score so far) - eps, or if s < (k-th best s so far) - 2 eps.
+
+The bounds only rise, so no candidate is missed. Blocks are strided samples: they rise early, also in a sorted
+collection. Pairs above the bounds wait in a pool, and are scored exactly when the panel ends, or when the pool is
+full, as with many ties.
+
+Vectors may be on the CPU or a GPU; of a GPU only counts and the pairs that may matter come back.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from repair_hf.mining.queries import Queries
-from repair_hf.mining.scores import decode, exact_scores, keys_of, kth_score
+from repair_hf.mining.scores import decode, exact_scores, keys_of, kth_score, screen_error
+from repair_hf.runtime.progress import Progress
 
 RUN = 16  # neighbouring columns of a panel: a memory-mapped file is read in pieces of this size
-FEW = 0.15  # share of a block's pairs above the bounds, up to which they are counted one by one
 POOL = 1 << 20  # pairs that wait
 LOWEST = np.finfo(np.float32).min  # above the -inf that marks positives
 Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows, columns and screened scores
@@ -38,6 +49,30 @@ class Matrix:
         starts = [np.arange(place * run, len(self.columns), count * run) for place in range(count)]
         panels = [(start[:, None] + np.arange(run)).ravel() for start in starts if len(start)]
         return [columns[columns < len(self.columns)] for columns in panels]
+
+
+def screen(
+    matrix: Matrix,
+    panels: list[np.ndarray],
+    rows: Queries,
+    columns: Queries,
+    workers: Executor,
+    device: torch.device,
+    *,
+    show: bool,
+) -> None:
+    """Count what is ahead of each target, and keep the best non-positives, of all rows and of the panels' columns."""
+    eps = screen_error(matrix.rows, matrix.columns)
+    n_blocks = math.ceil(len(matrix.rows) / math.ceil(matrix.block / 2))
+    vectors = torch.from_numpy(matrix.rows)
+    blocks = [vectors[place::n_blocks].to(device) for place in range(n_blocks)]  # on the CPU the same memory
+
+    def work(panel: np.ndarray) -> None:
+        Panel(matrix, blocks, panel, rows, columns, eps).rank()
+
+    title = "Ranking" if show else None
+    for _ in Progress(workers.map(work, panels), title, total=len(panels), unit=" panels", delay=3):
+        pass
 
 
 class Side:
@@ -102,56 +137,44 @@ class Panel:
         ends = np.searchsorted(row[order] % n_blocks, np.arange(n_blocks + 1))
         return row[order] // n_blocks, column[order], ends
 
-    def screened(self) -> Iterator[Any]:
+    def screened(self) -> Iterator[Tensor]:
         """Yield the screened scores of each block of rows, (r, C), -inf where positive; all share one buffer."""
         row, column, ends = self.positives()
-        panel = torch.from_numpy(self.columns).to(self.blocks[0]).T
-        size = len(self.blocks[0]), len(self.panel)
-        products = torch.empty(size).to(self.blocks[0])
-        buffer = products if products.dtype == torch.float32 and products.device.type == "cpu" else torch.empty(size)
+        where = self.blocks[0].device
+        at_row, at_column = (torch.from_numpy(place).to(where) for place in (row, column))
+        panel = torch.from_numpy(self.columns).to(where).T
+        products = self.blocks[0].new_empty(len(self.blocks[0]), len(self.panel))
+        hidden = torch.tensor(-np.inf, device=where)
         for block, start, stop in zip(self.blocks, ends, ends[1:], strict=False):
-            torch.mm(block, panel, out=products[: len(block)])
-            if buffer is not products:
-                buffer.copy_(products)
-            scores = buffer[: len(block)].numpy()
-            scores[row[start:stop], column[start:stop]] = -np.inf
-            yield scores
+            scores = torch.mm(block, panel, out=products[: len(block)])
+            yield scores.index_put_((at_row[start:stop], at_column[start:stop]), hidden)
 
-    def candidates(self, scores: Any, rows: np.ndarray) -> Pairs:
+    def candidates(self, scores: Tensor, rows: np.ndarray) -> Pairs:
         """Count the pairs of a block that are certainly ahead; return those that may matter, with places in `rows`."""
         sides = ((self.row, rows), (self.column, np.arange(scores.shape[1])))
-        of_row, of_column = (np.minimum(side.low[query], side.top[query]) for side, query in sides)
-        mask = scores >= np.minimum(of_column, of_row.min())  # one comparison for both, unless that lets many pass
-        if np.count_nonzero(mask) > FEW * mask.size:
-            np.greater_equal(scores, of_row[:, None], out=mask)
-            mask |= scores >= of_column
-        is_sparse = np.count_nonzero(mask) <= FEW * mask.size
-        if not is_sparse:  # count whole rows and columns
-            of_row, of_column = (side.top[query] for side, query in sides)
-            np.greater_equal(scores, of_row[:, None], out=mask)
-            mask |= scores >= of_column
-            for axis, (side, query) in zip((1, 0), sides, strict=True):
-                is_ahead = scores >= np.expand_dims(side.high[query], axis)
-                side.ahead[query] += np.count_nonzero(is_ahead, axis=axis)
-                mask |= (scores >= np.expand_dims(side.low[query], axis)) & ~is_ahead
-        place = np.flatnonzero(mask)
-        row, column = np.divmod(place, scores.shape[1])
-        score = scores.ravel()[place]
-        if is_sparse:
-            for (side, query), of_pair in zip(sides, (row, column), strict=True):
-                is_ahead = score >= side.high[query][of_pair]
-                side.ahead[query] += np.bincount(of_pair[is_ahead], minlength=len(query))
-        return row, column, score
+        bounds = [
+            torch.from_numpy(np.stack([side.low[query], side.high[query], side.top[query]])).to(scores.device)
+            for side, query in sides
+        ]
+        of_row, of_column = (torch.minimum(low, top) for low, _, top in bounds)
+        place = ((scores >= of_row[:, None]) | (scores >= of_column)).flatten().nonzero()[:, 0]
+        row, column, score = place // scores.shape[1], place % scores.shape[1], scores.flatten()[place]
+        stays = torch.zeros_like(score, dtype=torch.bool)
+        for (side, query), at, of_side in zip(sides, (row, column), bounds, strict=True):
+            low, high, top = of_side[:, at]
+            is_ahead = score >= high
+            side.ahead[query] += torch.bincount(at[is_ahead], minlength=len(query)).cpu().numpy()
+            stays |= (score >= top) | (score >= low) & ~is_ahead
+        return row[stays].cpu().numpy(), column[stays].cpu().numpy(), score[stays].cpu().numpy()
 
-    def about_the_best(self, scores: Any, k: int) -> np.ndarray:
+    def about_the_best(self, scores: Tensor, k: int) -> np.ndarray:
         """At most the k-th best score of each row, and close to it: (q, c) to (q,)."""
         width = scores.shape[1]
         if not 0 < k <= width:
             return np.full(len(scores), LOWEST)
         if k < width // 64:  # sort the best of every eight instead of all
-            first, *others = np.split(scores[:, : width // 8 * 8], 8, axis=1)
-            scores = reduce(lambda best, part: np.maximum(best, part, out=best), others, first.copy("K"))
-        return np.partition(np.ascontiguousarray(scores), -k, axis=1)[:, -k]
+            scores = scores[:, : width // 8 * 8].unflatten(1, (8, -1)).amax(1)
+        return scores.topk(k, sorted=False).values.amin(1).cpu().numpy()
 
     def _still_needed(self, pool: list[Pairs]) -> Pairs:
         """Raise the columns' bound, and keep the pairs that may still matter."""

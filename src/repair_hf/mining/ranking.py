@@ -10,7 +10,7 @@ Mining and evaluation both rank with this file, so they cannot disagree. Ranks a
 
 The captions are cut into panels. Each panel is a strided sample, so it is a fair part of a sorted collection, and so
 is each process's share of the panels. A panel's scores are computed once, by fast products, and those that matter are
-computed again exactly (`screening`). Panels go to as many threads as torch would use, and each thread computes on its
+computed again exactly (`panels`). Panels go to as many threads as torch would use, and each thread computes on its
 own. Each process adds its own panels; then they are merged.
 
 Beyond the vectors, which may be memory-mapped, the pass and its result take about 80 + 24 k bytes for each caption and
@@ -28,10 +28,9 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from repair_hf.mining.panels import Matrix
+from repair_hf.mining.panels import Matrix, screen
 from repair_hf.mining.queries import Queries, Ranking
 from repair_hf.mining.scores import exact_scores, keys_of, quietly
-from repair_hf.mining.screening import screen
 from repair_hf.pairs.truth import Truth, expanded
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import processes

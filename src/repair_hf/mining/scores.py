@@ -10,9 +10,7 @@
 For a sum of D products, added in whatever order, with or without fused operations, |fl(x.y) - x.y| <= g_D
 sum|x_d||y_d| with g_n = n u / (1 - n u) (Higham, Accuracy and Stability of Numerical Algorithms, 3.1), and
 sum|x_d||y_d| <= |x||y| (Cauchy-Schwarz). Rounding the float64 sum adds u|x||y|; the error of that sum and the rounding
-of cutoffs less than two more; each product that underflows less than 2^-126. In bfloat16 the vectors x, y are first
-rounded to x', y', which adds |x - x'||y| + |x'||y - y'|, and the product is rounded at the end, which adds 2^-8
-|x'||y'| (1 + g_D).
+of cutoffs less than two more; each product that underflows less than 2^-126.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from torch import Tensor
 AT_ONCE = 1024  # vectors converted to float64 together
 PANEL = 2048  # columns whose pairs are scored together
 CELLS = 1 << 22  # keys sorted together
-U32, U16 = 2.0**-24, 2.0**-8  # half a unit in the last place of 1: float32, bfloat16
+U32 = 2.0**-24  # half a unit in the last place of 1 in float32
 ROUNDING = 1.001  # more than the norms and eps itself lose, being computed in float32
 LOW32 = 0xFFFFFFFF
 NO_KEY = (~0x7F800000) << 32  # the key of a score of -inf: below every candidate
@@ -74,25 +72,16 @@ def _products(ends: np.ndarray, column: np.ndarray, vectors: Tensor, panel: Tens
     return torch.sparse.sampled_addmm(pairs, vectors, panel.T, beta=0.0).values().numpy()
 
 
-def screen_errors(rows: np.ndarray, columns: np.ndarray) -> dict[torch.dtype, float]:
-    """Return eps for a screen in float32 and in bfloat16: the maximal difference from the exact score."""
+def screen_error(rows: np.ndarray, columns: np.ndarray) -> float:
+    """Return eps: the maximal difference of a screened score from the exact score."""
     size = rows.shape[1]
-    (longest, lost), (longest_too, lost_too) = _norms(rows), _norms(columns)
     growth = (size + 4) * U32 / (1 - (size + 4) * U32)
-    rounded = (longest + lost) * (longest_too + lost_too)
-    least = growth * rounded + size * 2.0**-126
-    more = lost * longest_too + (longest + lost) * lost_too + U16 * rounded * (1 + growth)
-    return {torch.float32: ROUNDING * least, torch.bfloat16: ROUNDING * (least + more)}
+    return ROUNDING * (growth * _longest(rows) * _longest(columns) + size * 2.0**-126)
 
 
-def _norms(vectors: np.ndarray) -> tuple[float, float]:
-    """Return the greatest norm, and the greatest norm of what is lost in bfloat16."""
-    longest = lost = 0.0
-    for start in range(0, len(vectors), AT_ONCE):
-        some = torch.from_numpy(vectors[start : start + AT_ONCE])
-        longest = max(longest, some.norm(dim=1).max().item())
-        lost = max(lost, (some - some.bfloat16().float()).norm(dim=1).max().item())
-    return longest, lost
+def _longest(vectors: np.ndarray) -> float:
+    parts = (torch.from_numpy(vectors[start : start + AT_ONCE]) for start in range(0, len(vectors), AT_ONCE))
+    return max(part.norm(dim=1).max().item() for part in parts)
 
 
 def keys_of(score: np.ndarray, candidate: np.ndarray | int = 0) -> np.ndarray:

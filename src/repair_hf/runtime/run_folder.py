@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 PACKAGES = """
     repair-hf torch transformers tokenizers safetensors datasets accelerate diffusers huggingface_hub evaluate
-    litellm faiss-cpu numpy pyarrow pillow pydantic matplotlib
+    litellm faiss-cpu numpy pyarrow pillow pydantic
 """.split()
 
 

@@ -27,7 +27,7 @@ import yaml
 from repair_hf.runtime.files import read_json, read_yaml
 from repair_hf.runtime.items import Items
 from repair_hf.runtime.locks import one_writer
-from repair_hf.runtime.options import UserError, changed, default_of, flags, is_neutral
+from repair_hf.runtime.options import UserError, changed, flags, is_neutral
 from repair_hf.runtime.processes import is_first
 from repair_hf.runtime.redaction import hide_keys
 from repair_hf.runtime.run_folder import as_json, versions, write_atomically, write_json
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 MARKS = ("config.yaml", "versions.json", "summary.json")
 FORGET = f"Delete {', '.join(MARKS)} there, then rerun the same command to resume with what else the folder holds"
-READ = ("pairs", "image_folder", "model", "embeddings")  # options that may name a folder of the user
+READ = ("pairs", "image_folder", "model")  # options that may name a folder of the user
 
 
 class Stage:
@@ -74,7 +74,6 @@ class Stage:
         self.command, self.folder = command, None if output is None else Path(output)
         self.items, self.needs = items, list(needs)
         declared = {each.name: each for one in options for each in fields(one)}
-        self._defaults = {name: as_json(default_of(each)) for name, each in declared.items()}
         self._neutral = {*neutral, *(name for name, each in declared.items() if is_neutral(each))}
         named = {each.name: getattr(one, each.name) for one in options for each in fields(one) if each.init}
         self.config: dict[str, Any] = hide_keys(as_json(named | dict(inputs or {})))
@@ -153,7 +152,7 @@ class Stage:
         """Describe the options in which the folder's result differs from this run; empty if there are none."""
         path = folder / "config.yaml"
         before = read_yaml(path, remedy=FORGET) if path.is_file() else {}
-        return differences(before, self.config, defaults=self._defaults, without=self._neutral)
+        return differences(before, self.config, without=self._neutral)
 
     def _check_folder(self, folder: Path) -> None:
         if folder.exists() and not folder.is_dir():
@@ -181,27 +180,10 @@ def words_of(options: Any) -> list[str]:
     return flags(hide_keys(as_json(changed(options))))
 
 
-def differences(
-    before: Mapping[str, Any],
-    now: Mapping[str, Any],
-    *,
-    defaults: Mapping[str, Any] | None = None,
-    without: Iterable[str] = (),
-) -> str:
-    """Describe the values in which two records of options differ; empty if there are none.
-
-    A value that one of them lacks is its default there, so a new option keeps old folders valid. Without a default it
-    is "not set" (None, 0, False or an empty list).
-    """
-    ignored, known = set(without), defaults or {}
-
-    def differs(key: str) -> bool:
-        if key in before and key in now:
-            return bool(before[key] != now[key])
-        value = before.get(key, now.get(key))
-        return bool(value != known[key] if key in known else value)
-
-    keys = [key for key in {**before, **now} if key not in ignored and differs(key)]
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], *, without: Iterable[str] = ()) -> str:
+    """Describe the values in which two records of options differ; empty if there are none. Absent is None."""
+    ignored = set(without)
+    keys = [key for key in {**before, **now} if key not in ignored and before.get(key) != now.get(key)]
     return ", ".join(f"{key} ({before.get(key, 'absent')} -> {now.get(key, 'absent')})" for key in keys)
 
 

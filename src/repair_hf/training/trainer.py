@@ -27,7 +27,7 @@ from repair_hf.encoder.opening import Retriever, open_encoder
 from repair_hf.encoder.pixel_store import pixels_of
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.evaluation.retrieval import evaluate_retrieval
-from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
+from repair_hf.pairs.dataset import IN_MEMORY, MAKE_PAIRS, Pairs
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.disk import check_room, naming_full_disk
 from repair_hf.runtime.options import UserError, expect, flags, neutral_names
@@ -41,7 +41,6 @@ from repair_hf.training.optimizer import check_parameters, weight_groups
 from repair_hf.training.report import plan, summarize, warn_of_plan
 from repair_hf.training.step import Objective, PairObjective, encode, step_of
 
-IN_MEMORY = "a dataset in memory"
 NEEDS = ("fill", "steps", "seconds", "seconds_per_step", "loss")  # keys of a summary
 
 

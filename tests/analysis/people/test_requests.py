@@ -31,8 +31,8 @@ def ask(tmp_path):
         server.shutdown()
 
 
-def post(length: str | None, body: str) -> str:
-    head = "POST /answers HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+def post(length: str | None, body: str, host: str = "127.0.0.1", kind: str = "application/json") -> str:
+    head = f"POST /answers HTTP/1.0\r\nHost: {host}\r\nContent-Type: {kind}\r\n"
     return head + ("" if length is None else f"Content-Length: {length}\r\n") + f"\r\n{body}"
 
 
@@ -44,16 +44,33 @@ def test_a_length_that_is_none_is_answered_without_reading_on(ask, tmp_path, len
     assert "Traceback" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("body", ["[" * 9000, '"\\ud800"', "{}", "null", "[1]", '{"annotator": NaN}', "\0", "{"])
+@pytest.mark.parametrize(("how", "status"), [(dict(host="evil.example"), "421"), (dict(kind="text/plain"), "400")])
+def test_a_page_of_another_site_sends_no_answer(ask, tmp_path, how, status):
+    body = json.dumps(ANSWER)
+    assert status in ask(post(str(len(body)), body, **how)) and not (tmp_path / "answers").exists()
+
+
+WRONG = [{"annotator": "../x"}, {"item": "other"}, {"verdict": "maybe"}, {"verdict": 1}]
+BODIES = ["[" * 9000, '"\\ud800"', "{}", "null", "[1]", '{"annotator": NaN}', "\0", "{"]
+
+
+@pytest.mark.parametrize("body", [*(json.dumps(ANSWER | change) for change in WRONG), *BODIES])
 def test_a_body_that_is_no_answer_is_an_error(ask, tmp_path, body, capfd):
     assert "400" in ask(post(str(len(body)), body))
     assert not (tmp_path / "answers").exists() and "Traceback" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "path",
-    [f"/pictures/{'p' * 5000}", "/pictures/%00", "/pictures/../task.json", "/pictures/", "/p.webp", "http://[", "//["],
-)
+PATHS = [
+    f"pictures/{'p' * 5000}",
+    "pictures/%00",
+    "pictures/../task.json",
+    "pictures/..%2F..%2Ftask.json",
+    "pictures/",
+]
+PATHS += ["pictures/", "items?annotator=..", "p.webp"]
+
+
+@pytest.mark.parametrize("path", [*(f"/{name}" for name in PATHS), "http://[", "//["])
 def test_a_path_that_is_no_picture_is_not_found(ask, path, capfd):
     assert ask(f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n").split()[1] in ("400", "404")
     assert "200" in ask("GET /pictures/p.webp HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")

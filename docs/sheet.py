@@ -1,15 +1,9 @@
-"""Charts and pages of paper: one look for all, one color per direction, readable at the width of a column.
-
-The colors are Okabe and Ito's, which stay distinct for color-blind readers.
-"""
+"""Set records side by side in a picture, for README; `figures.py` draws it. One look for all pictures of the pages."""
 
 from __future__ import annotations
 
-import logging
-import re
 import textwrap
 import unicodedata
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -22,29 +16,18 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.font_manager import fontManager
 from matplotlib.offsetbox import AnnotationBbox, HPacker, TextArea, VPacker
 from matplotlib.patches import Rectangle
 from PIL import Image
 
-from repair_hf.analysis.pages import CARD, INK, MUTED, ROLES, RULE
-from repair_hf.analysis.record_sample import Run
+from repair_hf.analysis.pages import CARD, INK, MUTED, PAPER, ROLES, RULE
+from repair_hf.analysis.record_sample import ROLE_NAMES, RecordSample, Run, marked_texts
+from repair_hf.records.columns import REASONS
 from repair_hf.runtime.redaction import printable
-
-logger = logging.getLogger(__name__)
 
 COLUMN = 3.4  # inches: the width of a column in two-column papers
 DPI = 220
-COLORS = {"t2i": "#e69f00", "i2t": "#0072b2"}
-# For letters that DejaVu Sans lacks; those that this machine has.
-FALLBACKS = (
-    "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans JP", "Noto Sans SC", "Noto Sans KR", "WenQuanYi Zen Hei",
-    "Hiragino Sans", "PingFang SC", "Apple SD Gothic Neo", "Yu Gothic", "Microsoft YaHei", "Malgun Gothic",
-    "Noto Sans Devanagari", "Noto Sans Thai", "Arial Unicode MS", "Noto Emoji",
-)  # fmt: skip
-FONTS = ["DejaVu Sans", *(name for name in FALLBACKS if name in fontManager.get_font_names())]
 LOOK: dict[Any, Any] = {
-    "font.family": FONTS,
     "font.size": 7.5,
     "axes.titlesize": 8,
     "axes.spines.top": False,
@@ -59,8 +42,6 @@ LOOK: dict[Any, Any] = {
     "ytick.color": MUTED,
     "text.color": INK,
     "legend.frameon": False,
-    "svg.fonttype": "none",  # text stays text
-    "image.composite_image": False,  # one image in an SVG each; a composite would have 72 dpi
 }
 
 
@@ -76,19 +57,10 @@ def chart(height: float = 2.1, *, rows: int = 1, columns: int = 1, width: float 
         yield figure, figure.subplots(rows, columns)
 
 
-def save(figure: Figure, path: str | Path) -> None:
-    """Write a figure as .png or .svg; equal figures give equal files.
-
-    A PNG that lacks letters is a warning; an SVG keeps its text.
-    """
-    kind = Path(path).suffix.lower().removeprefix(".")
-    with matplotlib.rc_context(LOOK | {"svg.hashsalt": "repair_hf"}), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        figure.savefig(path, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
-    missing = {found[1] for each in caught if (found := re.match(r"Glyph (\d+)", str(each.message)))}
-    if missing and kind == "png":
-        letters = "".join(sorted(chr(int(number)) for number in missing)[:8])
-        logger.warning("No font of this machine has %s: install a Noto Sans font of that script.", letters)
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as .png; equal figures give equal files."""
+    with matplotlib.rc_context(LOOK):
+        figure.savefig(path, dpi=DPI)
 
 
 WIDTH = 504  # both columns of a paper
@@ -189,3 +161,93 @@ def _marked(lines: Sequence[str], runs: Sequence[Run]) -> Iterator[list[Run]]:
 
 def _text_area(text: str, size: float, color: str, weight: str) -> TextArea:
     return TextArea(printable(text), textprops={"size": size, "color": color, "weight": weight, "parse_math": False})
+
+
+# Lengths and font sizes are in points.
+MARGIN, PAD, GAP = 10, 7, 9
+SMALL, NOTE, LABEL, HEADLINE, TITLE = 5.6, 6.2, 6.8, 10, 11.5
+HEAD, TALL = 19, 82  # a cell's label, and its image or caption
+NOTE_INDENT = 46
+
+
+def contact_sheet(sample: RecordSample) -> Figure:
+    """Draw records side by side: query, ground truth, false positive, edit; or why there is no edit."""
+    bar, band = 32, 30
+    width = WIDTH - 2 * MARGIN - 2 * PAD
+    cards = {id(row): 2 * PAD + HEAD + TALL + _notes_height(row, width, most=3) for row in sample.rows}
+    height = bar + band * len(sample.sections) + sum(cards.values()) + 6 * len(cards) + MARGIN
+    with page(height, PAPER) as (figure, axes):
+        fill(axes, (0, 0, WIDTH, bar), INK)
+        write(axes, MARGIN, 9, sample.title, TITLE, "white", weight="bold")
+        models = wrap(sample.provenance, NOTE, WIDTH / 2, 1)[0]
+        write(axes, WIDTH - MARGIN, 12, models, NOTE, RULE, ha="right")
+        y: float = bar
+        for name, meaning, count, rows in sample.sections:
+            write(axes, MARGIN, y + 12, name, HEADLINE, weight="bold")
+            write(axes, MARGIN + 80, y + 14, meaning, 7, MUTED)
+            write(axes, WIDTH - MARGIN, y + 14, count, 7, MUTED, ha="right")
+            y += band
+            for row in rows:
+                fill(axes, (MARGIN, y, WIDTH - 2 * MARGIN, cards[id(row)]), CARD, edge=RULE)
+                left, top = MARGIN + PAD, y + PAD
+                _cells(axes, row, _side_by_side(left, top, width, 4, TALL))
+                _notes(axes, left, top + HEAD + TALL, row, width, most=3)
+                y += cards[id(row)] + 6
+    return figure
+
+
+def _side_by_side(left: float, top: float, width: float, count: int, tall: float) -> list[Box]:
+    cell = (width - GAP * (count - 1)) / count
+    return [(left + place * (cell + GAP), top, cell, HEAD + tall - 4) for place in range(count)]
+
+
+def _cells(axes: Axes, row: dict[str, Any], boxes: list[Box]) -> None:
+    """Draw query, ground truth, false positive and edit of a row, each into a box."""
+    texts = marked_texts(row)
+    for (role, name), box in zip(ROLE_NAMES.items(), boxes, strict=True):
+        content = _label(axes, box, name, ROLES[role], _aside(row, role))
+        if role == "edit" and "reason" in row:
+            caption(axes, content, [("same", f"none: {row['detail'] or REASONS[row['reason']]}")], RULE)
+        elif role in texts:
+            caption(axes, content, texts[role], ROLES[role])
+        elif (image := row.get(f"{role}_image")) is None:
+            caption(axes, content, [("same", f"left out of these records: {row.get(f'{role}_id')}")], RULE)
+        else:
+            fill(axes, content, PAPER)
+            show(axes, content, image)
+
+
+def _label(axes: Axes, box: Box, name: str, color: str, aside: str) -> Box:
+    """Write a cell's label, and return the rest of its box."""
+    x, y, width, height = box
+    write(axes, x, y, name, LABEL, color, weight="bold")
+    write(axes, x, y + 9, wrap(aside, SMALL, width, 1)[0], SMALL, MUTED)
+    return x, y + HEAD, width, height - HEAD
+
+
+def _aside(row: dict[str, Any], role: str) -> str:
+    if role == "q":
+        return str(row["q_id"])
+    if role == "edit":
+        return row["reason"] if "reason" in row else f"cos to false positive {_number(row['edit_similarity'])}"
+    best = "best " if role == "gt" and row["direction"] == "i2t" else ""  # the best caption may not be the shown one
+    return f"{best}rank {row[f'{role}_rank']} · cos {_number(row[f'{role}_score'])}"
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3f}"
+
+
+def _note_lines(row: dict[str, Any], width: float, most: int) -> dict[str, list[str]]:
+    notes = {"audit": row["fp_reason"], "instruction": row["edit_instruction"]}
+    return {name: wrap(text or "not on record", NOTE, width - NOTE_INDENT, most) for name, text in notes.items()}
+
+
+def _notes_height(row: dict[str, Any], width: float, most: int) -> float:
+    return sum(len(lines) * NOTE * LINE + 2 for lines in _note_lines(row, width, most).values())
+
+
+def _notes(axes: Axes, x: float, y: float, row: dict[str, Any], width: float, most: int) -> None:
+    for name, lines in _note_lines(row, width, most).items():
+        write(axes, x, y, name, NOTE, MUTED)
+        y = write(axes, x + NOTE_INDENT, y, lines, NOTE) + 2
