@@ -31,7 +31,8 @@ class Progress(tqdm):
         self._title, self._is_told = desc, processes().is_main and desc is not None
         if iterable is not None:
             how.setdefault("total", len(iterable) if hasattr(iterable, "__len__") else None)
-        off = how.pop("disable", None) if self._is_told else True
+        asked = how.pop("disable", None)
+        off = asked if self._is_told else True
         super().__init__(iterable, desc, **{"delay": WAIT, **how}, disable=off)
         self._unit, self._first, self._start = how.get("unit", ""), how.get("initial", 0), time.monotonic()
         self._last = self._start

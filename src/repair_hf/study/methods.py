@@ -72,16 +72,20 @@ CANDIDATES = (
     Method("paper-both", REPAIR, loss="both", fill="paper", grid_weight=0.5),
 )
 DEFAULT = CANDIDATES[0]
-OPTIONS = tuple(  # of `train`, each beside the default of the study
-    replace(DEFAULT, name=name, training=choice, parent=DEFAULT.name)
-    for name, choice in {
-        "crop": {"augment": "crop"},
-        "known-positives": {"positives": "known"},
-        "clip-betas": {"adam_beta2": 0.98, "adam_epsilon": 1e-6},  # those of CLIP and open_clip
-        "no-clipping": {"max_grad_norm": 0.0},  # of gradients, as in open_clip
-        "layer-decay": {"layer_decay": 0.8},
-        "slow-images": {"image_learning_rate": 3e-5},
-    }.items()
+
+
+def option(name: str, **training: Any) -> Method:
+    """Return the default with other options of `train`."""
+    return replace(DEFAULT, name=name, training=training, parent=DEFAULT.name)
+
+
+OPTIONS = (
+    option("crop", augment="crop"),
+    option("known-positives", positives="known"),
+    option("clip-betas", adam_beta2=0.98, adam_epsilon=1e-6),  # those of CLIP and open_clip
+    option("no-clipping", max_grad_norm=0.0),  # of gradients, as in open_clip
+    option("layer-decay", layer_decay=0.8),
+    option("slow-images", image_learning_rate=3e-5),
 )
 RULED = {PLAIN, *(method.name for method in CANDIDATES)}  # what the rule compares
 WO_FAILURE = Records("wo-failure", mine={"false_positives": "random"}, is_capped=True)  # the same queries

@@ -47,6 +47,7 @@ class LoopCallback(TrainerCallback):
     def __init__(self, trainer: Any, *, bounds_scale: bool) -> None:
         self.trainer, self.bounds_scale = trainer, bounds_scale
         self.began, self.before, self.shown = 0.0, 0.0, dict[str, float]()
+        self.bar = Progress()  # shows nothing, such as of an evaluation by itself
 
     @property
     def seconds(self) -> float:
