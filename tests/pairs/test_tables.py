@@ -78,6 +78,23 @@ def test_a_mark_that_takes_other_rows_with_it_is_a_letter(tmp_path):
     assert (found, left_out) == (['"Stop', "a dog", 'go home"', "two\nlines, still"], 1)
 
 
+def test_a_mark_takes_no_rows_with_it_whose_captions_hold_commas(tmp_path):
+    rows = ["image,caption", 'a.jpg,"Stop', "b.jpg,a dog, brown", 'c.jpg,go home"', "d.jpg,a cat"]
+    found, left_out = captions(tmp_path / "rows.csv", "\n".join(rows))
+    assert (found, left_out) == (['"Stop', 'go home"', "a cat"], 1)
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [("id,image,caption", '{n},{n}.jpg,"{text}"'), ("caption,image", '"{text}",{n}.jpg'),
+     ("caption,url", '"{text}",http://a.b/{n}?w=1'), ("image,caption,n", '"{n}.jpg","{text}",{n}')],
+)  # fmt: skip
+@pytest.mark.parametrize("text", ["a shirt.\nsoft, warm, red", "a shirt\nsoft, red\nand large", "a,\nb", "one line"])
+def test_a_quoted_caption_of_several_lines_in_any_column(tmp_path, header, row, text):
+    rows = [header, *(row.format(n=n, text=text) for n in range(3))]
+    assert captions(tmp_path / "rows.csv", "\n".join(rows)) == ([text] * 3, 0)
+
+
 def test_lines_in_a_field_of_a_tsv_are_a_named_problem(tmp_path):
     rows = ["image\tcaption", 'a.jpg\t"two', 'lines"', "b.jpg\ta dog"]
     assert captions(tmp_path / "rows.tsv", "\n".join(rows)) == (['"two', "a dog"], 1)
