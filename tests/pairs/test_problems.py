@@ -91,7 +91,7 @@ def test_a_dataset_of_the_hub_names_no_file_of_this_machine(pairs_folder, tmp_pa
     """Paths in a downloaded dataset must not read files of this machine, which could reach an LLM provider."""
     paths = sorted(map(str, pairs_folder.glob("*.png")))[:2]
     rows = Dataset.from_dict({"image": paths, "caption": ["one", "two"]}).cast_column("image", Image())
-    monkeypatch.setattr("repair_hf.pairs.sources.load_any", lambda *named: rows)
+    monkeypatch.setattr("repair_hf.pairs.sources.load_pairs_of", lambda *named: rows)
     assert len(load_pairs(tmp_path, split="all").images) == 2  # a folder of one's own
     remedy = "images that are no files of their dataset; if you trust it, download"
     with pytest.raises(UserError, match=f"`me/photos` holds no usable image.*{remedy}"):

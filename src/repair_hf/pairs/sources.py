@@ -27,7 +27,7 @@ from yaml import YAMLError
 from repair_hf.pairs.annotations import read_annotations
 from repair_hf.pairs.cells import OutsideFolder, anchored, equal_cells, misplaced, own_folders, undecoded
 from repair_hf.pairs.fetching import fetch_images, is_address
-from repair_hf.pairs.folders import KINDS, load_any, load_folder
+from repair_hf.pairs.folders import KINDS, load_pairs_of
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.rows import (
     BYTES,
@@ -112,9 +112,7 @@ def _load_dataset(options: PairsOptions, problems: Problems) -> Dataset | Datase
             "these, or the folder of a dataset."
         )
     try:
-        found = load_folder(path, _named(options.caption_column), problems) if path.exists() else None
-        place = source, options.pairs_config, options.pairs_revision
-        return load_any(*place, problems) if found is None else found
+        return load_pairs_of(options, problems)
     except UserError:
         raise
     except UNLOADABLE as error:
