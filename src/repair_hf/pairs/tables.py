@@ -22,7 +22,7 @@ TABLES = (*SEPARATED, ".jsonl", ".parquet")
 SEPARATORS = ",;|\t"
 MOST_LINES = 100  # of one caption
 FAR_LONGER, LONG = 20, 1000  # than the median of its column, and in letters
-_IMAGE = re.compile(r"\S+://\S+|.+\.(jpe?g|png|webp|gif|bmp|tiff?|avif)(#\d+)?", re.IGNORECASE)  # an address, a file
+IMAGE = re.compile(r"\S+://\S+|.+\.(jpe?g|png|webp|gif|bmp|tiff?|avif)(#\d+)?", re.IGNORECASE)  # an address, a file
 _FLICKR8K = re.compile(r"\S+#\d+\t")  # Flickr8k.token.txt begins without a header
 
 
@@ -63,7 +63,8 @@ def load_table(file: Path, problems: Problems) -> Dataset:
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())[:300].rstrip(".")
         if "codec can't decode" in reason:
-            remedy = f"Save it as UTF-8: `iconv -f latin1 -t utf-8 {file.name} > utf8{kind}`."
+            known = "utf-16" if re.search("0xf[ef] in position 0", reason) else "latin1"
+            remedy = f"Save it as UTF-8: `iconv -f {known} -t utf-8 {file.name} > utf8{kind}`."
         raise UserError(f"{file} cannot be read as a table: {reason}. {remedy}") from error
     if not rows:
         form = '{"image": "x.jpg", "captions": ["a dog", "a brown dog"]}'
@@ -114,7 +115,7 @@ def _cells(lines: list[str], separator: str) -> Iterator[tuple[int, list[str]]]:
         return line.rstrip("\r\n").split(separator)
 
     def are_rows(lines: list[str]) -> bool:
-        named = [any(_IMAGE.fullmatch(cell.strip(' "')) for cell in unquoted(line)) for line in lines]
+        named = [any(IMAGE.fullmatch(cell.strip(' "')) for cell in unquoted(line)) for line in lines]
         return named[0] if any(named[1:]) else not named[0] and len({len(unquoted(line)) for line in lines}) == 1
 
     has_quotes, at = separator in ",;" or _has_quotes(lines, separator), 0
