@@ -37,7 +37,8 @@ def load_any(source: str) -> Dataset | DatasetDict:
 
 def load_folder(path: Path, options: PairsOptions, problems: Problems) -> Dataset | DatasetDict | None:
     """Load a folder, or a tar; None if it is of another kind."""
-    if path.suffix == ".tar" or any(path.glob("*.tar")) and any(path.glob("*_stats.json")):
+    beside = {file.suffix for file in path.glob("*")}
+    if path.suffix == ".tar" or ".tar" in beside and beside & {".json", ".parquet"}:  # else `datasets` finds the tars
         tars = [path] if path.is_file() else sorted(path.glob("*.tar"))
         return load_dataset("webdataset", data_files=list(map(str, tars)), features=_of_tars(options))
     tables = sorted(file for where in ("", "*/") for file in path.glob(f"{where}metadata.*") if file.suffix != ".json")
