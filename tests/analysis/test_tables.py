@@ -13,6 +13,7 @@ from repair_hf.analysis.tables import (
     mean_rows,
     terminal_table,
 )
+from repair_hf.cli.subcommands import print_table
 
 
 def metrics(recall: float, **others) -> dict[str, float]:
@@ -118,3 +119,14 @@ def test_intervals_go_below_their_numbers_where_a_terminal_is_too_narrow():
     short, long = (printed(["", *"abcde"[: len(row) - 1]], [row]) for row in wide)
     assert "+10.0 [+5.0, +15.0] *" in short and "+10.0 [" not in long
     assert max(map(len, long.splitlines())) <= 80 and "…" not in long
+
+
+def test_a_narrow_terminal_breaks_no_word_and_no_number(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "30")
+    heads = ["round", *(f"{side} R@1 {kind}" for side in ("I2T", "T2I") for kind in ("records", "plain", "+"))]
+    row = ["base", *["1,234,567"] * 6]
+    print_table(heads, [row])
+    shown = capsys.readouterr().out.split()
+    assert all(shown.count(word) == " ".join(heads).split().count(word) for word in ("round", "records", "R@1"))
+    assert shown.count("1,234,567") == 6
+    assert max(map(len, printed(heads, [row], width=30).splitlines())) <= 30  # which breaks them

@@ -114,7 +114,8 @@ def test_refuses_a_processor_without_one_size(clip_folder):
     with pytest.raises(UserError, match="gives images of the shapes"):
         Preprocessor(processor, config)
     processor.image_processor = Siglip2ImageProcessorPil(patch_size=16, max_num_patches=4)
-    with pytest.raises(UserError, match=r"Siglip2ImageProcessor.*; one shape \(3, H, W\) for all images is needed"):
+    needs = r"Siglip2ImageProcessor.*; one shape \(3, H, W\) for all images is needed. Give a model of fixed"
+    with pytest.raises(UserError, match=needs):
         Preprocessor(processor, config)
 
 

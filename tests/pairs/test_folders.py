@@ -82,12 +82,20 @@ def test_all_forms_of_img2dataset_with_images_of_several_kinds(tmp_path, form):
         assert captions_by_color(tmp_path / "data", image_column="jpg", caption_column=text) == expected
     if form == "tars":
         assert captions_by_color(tmp_path / "data" / "00001.tar") == {c: expected[c] for c in COLORS[4:]}
-        for file in (*tmp_path.glob("data/*.parquet"), *tmp_path.glob("data/*.json")):
-            file.unlink()
-        assert captions_by_color(tmp_path / "data") == expected  # tars alone
+        for end in ("json", "parquet"):
+            for file in tmp_path.glob(f"data/*.{end}"):
+                file.unlink()
+            assert captions_by_color(tmp_path / "data") == expected  # in the end tars alone
         (tmp_path / "data" / "00001.tar").rename(tmp_path / "data" / "test-00001.tar")
         (tmp_path / "data" / "00000.tar").rename(tmp_path / "data" / "train-00000.tar")
+        (tmp_path / "data" / "README.md").write_text("---\nlicense: mit\n---\n")  # as a dataset of the Hub
         assert len(load_pairs(tmp_path / "data", split="test").images) == 4
+        assert captions_by_color(tmp_path / "data") == expected
+        (tmp_path / "hub").mkdir()
+        (tmp_path / "data").rename(tmp_path / "hub" / "data")
+        assert captions_by_color(tmp_path / "hub") == expected
+        options = {"image_column": "png", "caption_column": "txt"}
+        assert len(load_pairs(tmp_path / "hub", split="all", **options).images) == len(COLORS)
 
 
 def test_a_text_beside_each_image(folder):

@@ -91,7 +91,7 @@ def test_a_dataset_of_the_hub_names_no_file_of_this_machine(pairs_folder, tmp_pa
     """Paths in a downloaded dataset must not read files of this machine, which could reach an LLM provider."""
     paths = sorted(map(str, pairs_folder.glob("*.png")))[:2]
     rows = Dataset.from_dict({"image": paths, "caption": ["one", "two"]}).cast_column("image", Image())
-    monkeypatch.setattr("repair_hf.pairs.sources.load_any", lambda *named: rows)
+    monkeypatch.setattr("repair_hf.pairs.sources.load_pairs_of", lambda *named: rows)
     assert len(load_pairs(tmp_path, split="all").images) == 2  # a folder of one's own
     remedy = "images that are no files of their dataset; if you trust it, download"
     with pytest.raises(UserError, match=f"`me/photos` holds no usable image.*{remedy}"):
@@ -113,6 +113,9 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
     (folder / "empty.json").write_text("{}")
     (folder / "latin.csv").write_bytes(b"image,caption\nx.png,caf\xe9\n")
     (folder / "script").mkdir()
+    (folder / "images").mkdir()
+    (folder / "images" / "a.png").write_bytes((pairs_folder / "red_circle.png").read_bytes())
+    (folder / "cc3m.tsv").write_text("a bus station\thttp://a.b/x\na dog\thttp://a.b/y\n")  # has no header
     (folder / "script" / "script.py").touch()
     data = as_dataset(pairs_folder)
     data.rename_column("caption", "text").save_to_disk(folder / "renamed")
@@ -141,6 +144,8 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
         ),
         ("renamed", {}, r"no column `caption`; it has \['image', 'text'\]. Set `caption_column`"),
         ("paths", {}, "holds no usable image with a caption: images that do not exist: 1"),
+        ("images", {}, r"no column `caption`; it has \['image'\]. Put a captions.jsonl, or a text"),
+        ("cc3m.tsv", {}, r"no column `image`; it has .*. Write the names of the columns into its first line"),
         ("numbers", {}, "must hold a string or a list of strings"),
     ],
 )

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from datasets import Dataset
 
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.pairs.problems import Problems
@@ -78,6 +79,23 @@ def test_a_mark_that_takes_other_rows_with_it_is_a_letter(tmp_path):
     assert (found, left_out) == (['"Stop', "a dog", 'go home"', "two\nlines, still"], 1)
 
 
+def test_a_mark_takes_no_rows_with_it_whose_captions_hold_commas(tmp_path):
+    rows = ["image,caption", 'a.jpg,"Stop', "b.jpg,a dog, brown", 'c.jpg,go home"', "d.jpg,a cat"]
+    found, left_out = captions(tmp_path / "rows.csv", "\n".join(rows))
+    assert (found, left_out) == (['"Stop', 'go home"', "a cat"], 1)
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [("id,image,caption", '{n},{n}.jpg,"{text}"'), ("caption,image", '"{text}",{n}.jpg'),
+     ("caption,url", '"{text}",http://a.b/{n}?w=1'), ("image,caption,n", '"{n}.jpg","{text}",{n}')],
+)  # fmt: skip
+@pytest.mark.parametrize("text", ["a shirt.\nsoft, warm, red", "a shirt\nsoft, red\nand large", "a,\nb", "one line"])
+def test_a_quoted_caption_of_several_lines_in_any_column(tmp_path, header, row, text):
+    rows = [header, *(row.format(n=n, text=text) for n in range(3))]
+    assert captions(tmp_path / "rows.csv", "\n".join(rows)) == ([text] * 3, 0)
+
+
 def test_lines_in_a_field_of_a_tsv_are_a_named_problem(tmp_path):
     rows = ["image\tcaption", 'a.jpg\t"two', 'lines"', "b.jpg\ta dog"]
     assert captions(tmp_path / "rows.tsv", "\n".join(rows)) == (['"two', "a dog"], 1)
@@ -87,12 +105,14 @@ SPELLINGS = {
     "json": json.dumps,
     "python": repr,
     "numpy": lambda texts: str(np.array(texts)),
-    "array": lambda texts: repr(np.array(texts, dtype=object)),
 }
 
 
+CARRIERS = ["rows.csv", "rows.tsv", "rows.jsonl", "rows.json", "rows.parquet", "metadata.csv", "saved"]
+
+
 @pytest.mark.parametrize("spelling", SPELLINGS)
-@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "rows.jsonl", "rows.json", "rows.parquet"])
+@pytest.mark.parametrize("name", CARRIERS)
 def test_a_list_stored_as_text_is_a_list(folder, caplog, spelling, name):
     caplog.set_level("INFO")
     rows = rows_of(folder)
@@ -114,9 +134,16 @@ def test_a_list_stored_as_text_is_a_list(folder, caplog, spelling, name):
         "rows.jsonl": lambda file: table.to_json(file, orient="records", lines=True),
         "rows.json": lambda file: table.to_json(file, orient="records"),
         "rows.parquet": table.to_parquet,
+        "metadata.csv": lambda file: table.rename(columns={"image": "file_name"}).to_csv(file, index=False),
+        "saved": lambda file: Dataset.from_pandas(table).save_to_disk(file),
     }
     write[name](folder / name)
-    assert content(load_pairs(folder / name, split="all")) == {row["image"]: row["captions"] for row in rows}
+    source = folder / name
+    if name == "metadata.csv":
+        (folder / "captions.jsonl").unlink()
+        source = folder
+    options = {"image_folder": folder} if name == "saved" else {}
+    assert content(load_pairs(source, split="all", **options)) == {row["image"]: row["captions"] for row in rows}
     said = "column `caption` holds lists as text, which are read as lists"
     assert [said in message for message in caplog.messages].count(True) == 1
 
@@ -155,11 +182,14 @@ def test_a_json_list_of_objects(folder):
     assert kinds(found) == {"malformed_row": 1}
 
 
-@pytest.mark.parametrize("name", ["rows.csv", "rows.json"])
-def test_a_table_in_another_encoding(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "encoding"), [("rows.csv", "latin1"), ("rows.csv", "utf-16"), ("rows.json", "latin1")]
+)
+def test_a_table_in_another_encoding(tmp_path, name, encoding):
     text = "image,caption\nx.png,café\n" if name == "rows.csv" else '[{"image": "x.png", "caption": "café"}]'
-    (tmp_path / name).write_text(text, encoding="latin-1")
-    with pytest.raises(UserError, match=r"rows.\w+ cannot be read as a table: .*codec.*Save it as UTF-8: `iconv"):
+    (tmp_path / name).write_text(text, encoding=encoding)
+    said = rf"rows.\w+ cannot be read as a table: .*codec.*Save it as UTF-8: `iconv -f {encoding} -t utf-8 rows"
+    with pytest.raises(UserError, match=said):
         load_pairs(tmp_path / name)
 
 

@@ -21,6 +21,7 @@ def test_winoground_has_two_true_pairs(exported, illustrated):
     pairs, records = illustrated
     rows = load_dataset(str(exported), split="test", cache_dir=str(exported / ".cache"))
     assert rows.features == FEATURES["winoground"] and len(rows) == 48
+    assert "were made from the split `all` of their pairs" in (exported / "README.md").read_text()
     captions = {row["caption_id"]: row["caption"] for row in pairs.captions}
     by_id = {row["id"]: row for row in rows}
     for record in records:

@@ -39,7 +39,10 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str | float]], *, 
     from repair_hf.analysis.tables import terminal_table
 
     cells = ([cell if isinstance(cell, str) else f"{cell:,}" for cell in row] for row in rows)
-    Console(markup=False, emoji=False).print(terminal_table(heads, cells, labels=labels))
+    console, table = Console(markup=False, emoji=False), terminal_table(heads, cells, labels=labels)
+    width, console.width = console.width, 1000
+    console.width = max(width, console.measure(table).minimum)  # any narrower, it would break words and numbers
+    console.print(table)
 
 
 def perform(command: str, *options: Any, dry_run: bool = False) -> None:

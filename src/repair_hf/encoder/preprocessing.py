@@ -186,7 +186,8 @@ class Preprocessor:
         if len(shapes) > 1 or len(next(iter(shapes))) != 3:
             name = type(self.processor.image_processor).__name__
             raise UserError(
-                f"{name} gives images of the shapes {sorted(shapes)}; one shape (3, H, W) for all images is needed."
+                f"{name} gives images of the shapes {sorted(shapes)}; one shape (3, H, W) for all images is needed. "
+                "Give a model of fixed resolution: for SigLIP 2 NaFlex, such as google/siglip2-base-patch16-224."
             )
         return shapes.pop()
 

@@ -30,20 +30,17 @@ KINDS = ("jpg", "jpeg", "png", "webp")  # names of files, and of columns of imag
 SPLITS = ("train", "validation", "val", "dev", "test")
 
 
-def load_any(
-    source: str, config: str | None = None, revision: str | None = None, problems: Problems | None = None
-) -> Dataset | DatasetDict:
-    """Load a dataset by Hub id, or from a folder of `save_to_disk` or of data files; pairs collect its `problems`."""
-    if any((Path(source) / name).is_file() for name in ("dataset_dict.json", "state.json")):
-        return load_from_disk(source)
-    found = None if problems is None else _separated(source, config, revision, problems)
-    return load_dataset(name_for_datasets(source), config, revision=revision) if found is None else found
+def load_any(source: str) -> Dataset | DatasetDict:
+    """Load a dataset by Hub id, or from a folder of `save_to_disk` or of data files."""
+    return load_from_disk(source) if _is_saved(source) else load_dataset(name_for_datasets(source))
 
 
-def load_folder(path: Path, captions: list[str], problems: Problems) -> Dataset | DatasetDict | None:
-    """Load a folder, or a tar; None if it is of another kind. Of tars, `captions` are read beside the usual texts."""
-    if path.suffix == ".tar" or any(path.glob("*.tar")):
-        return _tars(path, captions)
+def load_folder(path: Path, options: PairsOptions, problems: Problems) -> Dataset | DatasetDict | None:
+    """Load a folder, or a tar; None if it is of another kind."""
+    beside = {file.suffix for file in path.glob("*")}
+    if path.suffix == ".tar" or ".tar" in beside and beside & {".json", ".parquet"}:  # else `datasets` finds the tars
+        tars = [path] if path.is_file() else sorted(path.glob("*.tar"))
+        return load_dataset("webdataset", data_files=list(map(str, tars)), features=_of_tars(options))
     tables = sorted(file for where in ("", "*/") for file in path.glob(f"{where}metadata.*") if file.suffix != ".json")
     if rows := [_metadata(table, table.parent.relative_to(path), problems) for table in tables]:
         return _with_splits(concatenate_datasets(rows))
@@ -54,38 +51,39 @@ def load_folder(path: Path, captions: list[str], problems: Problems) -> Dataset 
     return None
 
 
-def _separated(
-    source: str, config: str | None, revision: str | None, problems: Problems
-) -> Dataset | DatasetDict | None:
-    """Load a dataset that `datasets` would read by pandas, which drops captions such as `NA`; None if it is another.
-
-    It has files of separated values, or is an image folder on the Hub with its captions in `metadata.csv`.
-    """
-    builder = load_dataset_builder(name_for_datasets(source), config, revision=revision)
+def load_pairs_of(options: PairsOptions, problems: Problems) -> Dataset | DatasetDict:
+    """Load any dataset of pairs: tables without pandas, which drops captions such as `NA`, and all images of tars."""
+    source, config, revision = options.pairs, options.pairs_config, options.pairs_revision
+    path, name = Path(source), name_for_datasets(source)
+    found = load_folder(path, options, problems) if path.exists() else None
+    if found is not None or _is_saved(source):
+        return load_any(source) if found is None else found
+    builder = load_dataset_builder(name, config, revision=revision)
     files = {str(split): list(map(Path, paths)) for split, paths in (builder.config.data_files or {}).items()}
-    if builder.name == "csv" and Path(source).exists():
+    if builder.name == "csv" and path.exists():
         tables = {split: [load_table(path, problems) for path in paths] for split, paths in files.items()}
         return DatasetDict({split: concatenate_datasets(each) for split, each in tables.items()})
     names = {path.name for paths in files.values() for path in paths}
-    if Path(source).exists() or "metadata.csv" not in names or builder.config.name != "default":
-        return None
-    folder = Path(snapshot_download(source, repo_type="dataset", revision=revision))
-    rows = load_folder(folder, [], problems)
-    if not isinstance(rows, Dataset) or "image" not in rows.features:
-        return None
-    images = [name and str(folder / name) for name in rows["image"][:]]
-    return rows.remove_columns("image").add_column("image", images).cast_column("image", Image())
+    if not path.exists() and "metadata.csv" in names and builder.config.name == "default":
+        folder = Path(snapshot_download(source, repo_type="dataset", revision=revision))
+        rows = load_folder(folder, options, problems)
+        if isinstance(rows, Dataset) and "image" in rows.features:
+            images = [name and str(folder / name) for name in rows["image"][:]]
+            return rows.remove_columns("image").add_column("image", images).cast_column("image", Image())
+    features = _of_tars(options) if builder.name == "webdataset" else None
+    return load_dataset(name, config, revision=revision, features=features)
 
 
-def _tars(path: Path, captions: list[str]) -> DatasetDict:
+def _is_saved(source: str) -> bool:
+    return any((Path(source) / name).is_file() for name in ("dataset_dict.json", "state.json"))
+
+
+def _of_tars(options: PairsOptions) -> Features:
     # `datasets` infers columns from the first five samples; the images of others may be of other kinds
-    named = [name for name in captions if name != PairsOptions.caption_column]
-    texts = dict.fromkeys(("txt", "__key__", *named), Value("string"))
-    features = Features(dict.fromkeys(KINDS, Image()) | texts)
-    if path.is_dir() and all(file.suffix == ".tar" for file in path.iterdir()):
-        return load_dataset("webdataset", data_dir=str(path), features=features)  # with splits by their names
-    files = sorted(path.glob("*.tar")) if path.is_dir() else [path]
-    return load_dataset("webdataset", data_files=list(map(str, files)), features=features)
+    images = (*KINDS, options.image_column) if options.image_column != PairsOptions.image_column else KINDS
+    captions = options.caption_column.split(",") if options.caption_column != PairsOptions.caption_column else ()
+    texts = dict.fromkeys(("__key__", "txt", *(name.strip() for name in captions)), Value("string"))
+    return Features(dict.fromkeys(images, Image()) | texts)
 
 
 def _metadata(table: Path, folder: Path, problems: Problems) -> Dataset:

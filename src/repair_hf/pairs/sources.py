@@ -27,7 +27,7 @@ from yaml import YAMLError
 from repair_hf.pairs.annotations import read_annotations
 from repair_hf.pairs.cells import OutsideFolder, anchored, equal_cells, misplaced, own_folders, undecoded
 from repair_hf.pairs.fetching import fetch_images, is_address
-from repair_hf.pairs.folders import KINDS, load_any, load_folder
+from repair_hf.pairs.folders import KINDS, load_pairs_of
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.rows import (
     BYTES,
@@ -42,7 +42,7 @@ from repair_hf.pairs.rows import (
     name_in,
     plain_texts,
 )  # fmt: skip
-from repair_hf.pairs.tables import TABLES, is_table, load_table
+from repair_hf.pairs.tables import IMAGE, TABLES, is_table, load_table
 from repair_hf.pairs.wording import lists_in, without_numbers
 from repair_hf.runtime.options import PairsOptions, UserError
 
@@ -112,9 +112,7 @@ def _load_dataset(options: PairsOptions, problems: Problems) -> Dataset | Datase
             "these, or the folder of a dataset."
         )
     try:
-        found = load_folder(path, _named(options.caption_column), problems) if path.exists() else None
-        place = source, options.pairs_config, options.pairs_revision
-        return load_any(*place, problems) if found is None else found
+        return load_pairs_of(options, problems)
     except UserError:
         raise
     except UNLOADABLE as error:
@@ -226,7 +224,8 @@ def _check_columns(
     asked += [("image_id_column", options.image_id_column), ("group", options.group)]
     for option, column in asked:
         if column is not None and column not in rows.features:
-            raise UserError(f"`{options.pairs}` has no column `{column}`; it has {rows.column_names}. Set `{option}`.")
+            remedy = _remedy(options.pairs, option, rows.column_names)
+            raise UserError(f"`{options.pairs}` has no column `{column}`; it has {rows.column_names}. {remedy}")
     image = rows.features[images[0]]
     if not isinstance(image, Image) and not (image in TEXTS and takes_paths):
         raise UserError(
@@ -240,6 +239,14 @@ def _check_columns(
             raise UserError(
                 f"Column `{name}` of `{options.pairs}` holds {caption}; it must hold a string or a list of strings."
             )
+
+
+def _remedy(source: str, option: str, columns: Sequence[str]) -> str:
+    if is_table(source) and any(map(IMAGE.fullmatch, columns)):
+        return "Write the names of the columns into its first line."
+    if option == "caption_column" and set(columns) <= {"image", "label"}:
+        return "Put a captions.jsonl, or a text of the same name as each image, beside the images."
+    return f"Set `{option}`."
 
 
 def _with_ids(rows: Dataset, needed: Sequence[str]) -> list[str]:

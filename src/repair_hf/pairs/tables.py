@@ -22,6 +22,7 @@ TABLES = (*SEPARATED, ".jsonl", ".parquet")
 SEPARATORS = ",;|\t"
 MOST_LINES = 100  # of one caption
 FAR_LONGER, LONG = 20, 1000  # than the median of its column, and in letters
+IMAGE = re.compile(r"\S+://\S+|.+\.(jpe?g|png|webp|gif|bmp|tiff?|avif)(#\d+)?", re.IGNORECASE)  # an address, a file
 _FLICKR8K = re.compile(r"\S+#\d+\t")  # Flickr8k.token.txt begins without a header
 
 
@@ -62,7 +63,8 @@ def load_table(file: Path, problems: Problems) -> Dataset:
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())[:300].rstrip(".")
         if "codec can't decode" in reason:
-            remedy = f"Save it as UTF-8: `iconv -f latin1 -t utf-8 {file.name} > utf8{kind}`."
+            known = "utf-16" if re.search("0xf[ef] in position 0", reason) else "latin1"
+            remedy = f"Save it as UTF-8: `iconv -f {known} -t utf-8 {file.name} > utf8{kind}`."
         raise UserError(f"{file} cannot be read as a table: {reason}. {remedy}") from error
     if not rows:
         form = '{"image": "x.jpg", "captions": ["a dog", "a brown dog"]}'
@@ -105,15 +107,16 @@ def _cells(lines: list[str], separator: str) -> Iterator[tuple[int, list[str]]]:
 
     Many tables are written without quoting. There a caption may begin with a quotation mark, and a usual reader takes
     all rows to the next mark as one caption. So a mark quotes only if it is closed at the end of its cell, and not
-    around lines that are rows themselves. In a table that is not separated by , or ; it also has to be closed on its
-    line, in all rows.
+    around rows: lines that name images, if its own line does, else lines of equally many cells. In a table that is not
+    separated by , or ; it also has to be closed on its line, in all rows.
     """
 
     def unquoted(line: str) -> list[str]:
         return line.rstrip("\r\n").split(separator)
 
-    def shape(line: str) -> tuple[int, str]:
-        return len(unquoted(line)), Path(unquoted(line)[0]).suffix
+    def are_rows(lines: list[str]) -> bool:
+        named = [any(IMAGE.fullmatch(cell.strip(' "')) for cell in unquoted(line)) for line in lines]
+        return named[0] if any(named[1:]) else not named[0] and len({len(unquoted(line)) for line in lines}) == 1
 
     has_quotes, at = separator in ",;" or _has_quotes(lines, separator), 0
     while at < len(lines):
@@ -125,8 +128,7 @@ def _cells(lines: list[str], separator: str) -> Iterator[tuple[int, list[str]]]:
                 quoted = next(reader)
             except csv.Error:  # also an open mark at the end of the block
                 quoted = cells
-            is_caption = reader.line_num == 1 or len(set(map(shape, block[: reader.line_num]))) > 1
-            if quoted is not cells and is_caption:
+            if quoted is not cells and (reader.line_num == 1 or not are_rows(block[: reader.line_num])):
                 used, cells = reader.line_num, quoted
         at += used
         yield at, cells

@@ -107,5 +107,5 @@ def _write(records: Dataset, pairs: Pairs, folder: Path, *, columns: str) -> dic
     if not count:
         raise UserError("No record names a false positive of these pairs. Give the pairs that the records are from.")
     found = dict(sorted(counts.items()))
-    write_card(folder, "near_misses", pattern=pattern, columns=columns, counts=found)
+    write_card(folder, "near_misses", pattern=pattern, columns=columns, counts=found, split=pairs.source.split)
     return found
