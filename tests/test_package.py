@@ -67,6 +67,12 @@ def test_the_wheel_works_without_a_clone(wheel, tmp_path):
     assert list((desk / "runs").rglob("model.safetensors"))
 
 
+def test_a_folder_of_its_name_does_not_hide_the_package(tmp_path):
+    """Such as a clone of this repository, seen from the folder above it."""
+    (tmp_path / "repair_hf").mkdir()
+    assert run(sys.executable, "-c", "import repair_hf; print(repair_hf.__version__)", cwd=tmp_path) == "0.1.0\n"
+
+
 def test_citation_changelog_and_workflow_are_those_of_this_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == __version__

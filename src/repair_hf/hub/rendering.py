@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -18,7 +17,7 @@ from huggingface_hub.repocard_data import CardData
 from jinja2 import Environment, StrictUndefined
 
 from repair_hf.analysis.tables import NONE
-from repair_hf.runtime.files import read_json, read_yaml
+from repair_hf.runtime.files import read_json, read_yaml, shipped
 from repair_hf.runtime.redaction import printable, without_secrets
 
 CITATION = """@misc{liu-repair,
@@ -89,7 +88,7 @@ class StageFolder:
 
 def template(name: str) -> str:
     """Read a template: `dataset_card` or `model_card`."""
-    return (files("repair_hf.hub_cards") / f"{name}.md").read_text(encoding="utf-8")
+    return (shipped("hub_cards") / f"{name}.md").read_text(encoding="utf-8")
 
 
 def render(name: str, card_data: CardData, values: Mapping[str, Any]) -> str:

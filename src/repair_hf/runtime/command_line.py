@@ -8,11 +8,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import Field, fields
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NoReturn
 
-from repair_hf.runtime.files import REPAIR, read_yaml
+from repair_hf.runtime.files import REPAIR, read_yaml, shipped
 from repair_hf.runtime.flags import Help, add_arguments
 from repair_hf.runtime.options import UserError, did_you_mean, is_needed
 
@@ -63,8 +62,8 @@ def find_recipe(name: str | Path) -> Path:
     if path.exists() or path.is_absolute():
         return path
     parts = path.parts[1:] if path.parts[:1] == ("recipes",) else path.parts
-    shipped = Path(str(files("repair_hf.recipes"))).joinpath(*parts)
-    return shipped if parts and shipped.exists() else path
+    found = shipped("recipes").joinpath(*parts)
+    return found if parts and found.exists() else path
 
 
 def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:

@@ -23,6 +23,12 @@ RERUN = "Delete its folder, and run the command that made it again"
 REPAIR = "Repair the file, or make it again"  # of others
 
 
+def shipped(folder: str) -> Path:
+    """Return a folder that lies at the top of a clone, such as `recipes`, and inside the package once it is built."""
+    package = Path(__file__).parents[1]
+    return built if (built := package / folder).is_dir() else package.parents[1] / folder
+
+
 @contextmanager
 def intact(path: Path, remedy: str = RERUN) -> Iterator[None]:
     """Turn any failure to read the content of a file into a `UserError` with the remedy.
