@@ -147,3 +147,13 @@ def test_a_rejection_elsewhere_leaves_a_submitted_question_counted(tmp_path):
         one.add("key", 1.0, topic, "submitted", "batch_1")
         other.reject("key", "not now", topic)
         assert one.find("key").state == "submitted" and one.total == (1.0, 1)
+
+
+def test_who_may_not_write_reads_no_ledger_that_was_not_closed(tmp_path, monkeypatch):
+    """SQLite's log, which holds the newest rows, is read by those alone who may write beside it."""
+    with ledger_in(tmp_path) as ledger:
+        ledger.add("key", 1.0, Topic("audit", "i2t", "m"), "reserved")
+        monkeypatch.setattr(ledger_file.os, "access", lambda *_: False)
+        with pytest.raises(UserError, match="was not closed.*Copy both files"):
+            rows(tmp_path)
+    assert len(rows(tmp_path, "lost")) == 1
