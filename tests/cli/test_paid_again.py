@@ -50,6 +50,16 @@ def test_a_ledger_that_lost_its_payments_is_an_error_and_nothing_is_bought(hoste
     assert biller.counts == paid and "its ledger holds 0" in capsys.readouterr().err
 
 
+def test_a_folder_that_left_the_one_of_its_ledger_is_an_error_and_nothing_is_bought(hosted, tmp_path, capsys):
+    biller, synthesize = hosted
+    assert synthesize(tmp_path / "home" / "r", "--ledger", str(tmp_path / "home"), "--limit", "4") == 0
+    paid = biller.counts.copy()
+    (tmp_path / "home" / "r").rename(tmp_path / "r")
+    capsys.readouterr()
+    assert synthesize(tmp_path / "r") == 2
+    assert biller.counts == paid and "the folder of a shared --ledger must stay below it" in capsys.readouterr().err
+
+
 def test_a_ceiling_on_calls_counts_answers_and_images_as_the_table_does(hosted, tmp_path, capsys):
     biller, synthesize = hosted
     assert synthesize(tmp_path / "whole") == 0

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from provider_server import Shape, Wire, error, said
+from provider_server import Shape, Wire, edited, error, png, said
 
 GOOD = '{"valid": true, "reason": "it fits"}'
 
@@ -91,11 +91,48 @@ ROWS = [
 ]  # fmt: skip
 
 
+def drawn(**changes: Any) -> Wire:
+    return Wire(body=edited("openai", png()) | changes)
+
+
+def gemini_drew(finish: str = "STOP", *, parts: list[dict] | None = None, **usage: Any) -> Wire:
+    body = edited("gemini", png())
+    candidate = body["candidates"][0]
+    candidate["finishReason"] = finish
+    if parts is not None:
+        candidate["content"]["parts"] = parts
+    body["usageMetadata"] |= usage
+    return Wire(body=body)
+
+
+def picture(colour: str, **more: Any) -> dict:
+    (_, part) = edited("gemini", png(colour=colour))["candidates"][0]["content"]["parts"]
+    return part | more
+
+
+DRAFT = [picture("blue", thought=True), picture("red")]
+NO_DETAILS = {"input_tokens": 300, "output_tokens": 272, "total_tokens": 572}
+IMAGE_ROWS = [
+    Row("an image", "openai", drawn(), "answered", "usage"),
+    Row("an image, whose `created` is a text", "openai", drawn(created="today"), "answered", "usage"),
+    Row("an image, without `input_tokens_details`", "openai", drawn(usage=NO_DETAILS), "answered", "usage"),
+    Row("an image, and the usage is a list", "openai", drawn(usage=[1]), "answered", "highest"),
+    Row("an image, after a draft in a thought", "gemini", gemini_drew(parts=DRAFT), "answered", "usage"),
+    Row("an image, and tokens of thinking", "gemini", gemini_drew(thoughtsTokenCount=400), "answered", "usage"),
+    Row("no image, finish NO_IMAGE", "gemini", gemini_drew("NO_IMAGE", parts=[]), "once more", "usage"),
+    Row("no image, finish IMAGE_OTHER", "gemini", gemini_drew("IMAGE_OTHER", parts=[]), "once more", "usage"),
+    Row("text in place of an image", "gemini", gemini_drew(parts=[{"text": "Sorry."}]), "once more", "usage"),
+    Row("no image, finish IMAGE_SAFETY", "gemini", gemini_drew("IMAGE_SAFETY", parts=[]), "refused", "usage"),
+    Row("a web page in place of an image", "openai", Wire(body=b"<html>"), "once more, then stop", "highest"),
+]
+
+
 def as_markdown() -> str:
     """Return the table as the documentation shows it."""
     names = {"openai": "OpenAI's", "gemini": "Gemini's"}
     lines = ["| sent | protocol | what happens | counted as |", "|---|---|---|---|"]
-    lines += [f"| {row.sent} | {names[row.shape]} | {row.then} | {BILLS[row.billed]} |" for row in ROWS]
+    rows = ROWS + IMAGE_ROWS
+    lines += [f"| {row.sent} | {names[row.shape]} | {row.then} | {BILLS[row.billed]} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 

@@ -8,7 +8,7 @@ import pytest
 from ledgers import ledger_in, pay, rows, send_once
 
 from repair_hf.llm import ledger_file
-from repair_hf.llm.ledger import Reply, Topic
+from repair_hf.llm.ledger import _ADD, Reply, Topic
 from repair_hf.llm.ledger_file import connect, find_ledger, place_of
 from repair_hf.runtime.options import UserError
 
@@ -123,3 +123,37 @@ def test_only_the_first_call_of_a_model_goes_alone_with_or_without_a_bill(dollar
         asyncio.run(main())
     for seen in at_once.values():
         assert seen[0] == 1 and max(seen) == 5
+
+
+def test_a_sum_that_a_disk_has_changed_lets_nothing_through(tmp_path):
+    for key in ("a", "b"):
+        pay(tmp_path, key, 0.25)
+    with sqlite3.connect(tmp_path / "ledger.sqlite") as database:
+        database.execute("UPDATE total SET dollars = 0, calls = 0")
+    database.close()
+    with ledger_in(tmp_path, max_calls=2) as ledger:
+        assert ledger.total == (0.5, 2) and not ledger.add("c", 0.0, Topic("audit", "i2t", "m"), "reserved")
+
+
+def test_a_reservation_does_not_look_at_all_rows(tmp_path):
+    with ledger_in(tmp_path, max_usd=1.0) as ledger:
+        plan = ledger.database.execute(f"EXPLAIN QUERY PLAN {_ADD}", [None] * 12).fetchall()
+    assert [step[-1] for step in plan] == ["SCAN total"]
+
+
+def test_a_rejection_elsewhere_leaves_a_submitted_question_counted(tmp_path):
+    topic = Topic("audit", "i2t", "m")
+    with ledger_in(tmp_path) as one, ledger_in(tmp_path) as other:
+        one.add("key", 1.0, topic, "submitted", "batch_1")
+        other.reject("key", "not now", topic)
+        assert one.find("key").state == "submitted" and one.total == (1.0, 1)
+
+
+def test_who_may_not_write_reads_no_ledger_that_was_not_closed(tmp_path, monkeypatch):
+    """SQLite's log, which holds the newest rows, is read by those alone who may write beside it."""
+    with ledger_in(tmp_path) as ledger:
+        ledger.add("key", 1.0, Topic("audit", "i2t", "m"), "reserved")
+        monkeypatch.setattr(ledger_file.os, "access", lambda *_: False)
+        with pytest.raises(UserError, match="was not closed.*Copy both files"):
+            rows(tmp_path)
+    assert len(rows(tmp_path, "lost")) == 1

@@ -11,7 +11,7 @@ from provider_faults import FAULTS
 from provider_server import KEY, Wire, error, said
 
 from repair_hf.llm.answers import response_format
-from repair_hf.llm.cost import content_parts
+from repair_hf.llm.cost import all_parts
 from repair_hf.llm.loading import THINKING_TOKENS, check_key, key_names, thinking_room
 from repair_hf.llm.provider import PassingError, ProviderError, RejectedRequest
 from repair_hf.runtime.options import UserError
@@ -32,7 +32,7 @@ def test_a_request_and_its_reply(shape, send):
     reply, question = send(shape, "It fits.")
     assert (reply.text, reply.finish, reply.prompt_tokens, reply.completion_tokens) == ("It fits.", "stop", 1000, 100)
     (message,) = question.messages
-    assert [part["text"] for part in content_parts(message)] == [MESSAGES[0]["content"]]
+    assert [part["text"] for part in all_parts([message])] == [MESSAGES[0]["content"]]
     sent = question.body if shape == "openai" else question.body["generationConfig"]
     assert sent["temperature"] == 0.0 and question.seed == 3
     assert 50 in (sent.get("max_tokens"), sent.get("max_output_tokens"))

@@ -50,6 +50,15 @@ def done(tmp_path) -> Path:
     return folder
 
 
+def test_other_processes_read_nothing_that_the_first_one_removes(done, monkeypatch):
+    (done / "summary.json").write_text("{")  # as if it were removed while it is read
+    with monkeypatch.context() as patch:
+        patch.setenv("RANK", "1")
+        assert stage(done).run(lambda where: {}, again=True) == {}
+    with pytest.raises(UserError, match="summary.json"):
+        stage(done).run(never, again=True)
+
+
 def test_a_finished_folder_answers_for_its_own_options_only(done):
     assert stage(done).run(never) == stage(done).summary == {"failures": 7}
     assert stage(done, replace(OPTIONS, concurrency=3)).run(never) == {"failures": 7}

@@ -114,6 +114,20 @@ def test_a_batch_that_is_created_in_spite_of_an_error_is_not_submitted_twice(tmp
         assert len(created) == 1 and len(rows(tmp_path, "submitted")) == 2
 
 
+def test_a_batch_that_expires_is_announced_and_what_it_was_billed_counts(tmp_path, caplog):
+    """Two of its four requests were answered, by the provider's count; no file came."""
+    with BatchServer(lambda body: "fine") as server, ledger_in(tmp_path) as ledger:
+        look = server.batches._look
+        gone = {"status": "expired", "output_file_id": None, "error_file_id": None}
+        counts = {"request_counts": {"total": 4, "completed": 2, "failed": 0}}
+        asyncio.run(submitted(ledger, server.base_url, requests=4))
+        server.batches._look = lambda batch: look(batch) | gone | counts
+        with caplog.at_level("INFO", "repair_hf"):
+            asyncio.run(Batches(MODEL, ledger, base_url=server.base_url, retries=QUICK).collect())
+        assert "is expired; what it left is submitted again" in caplog.text
+        assert len(rows(tmp_path, "lost")) == 2 == ledger.total[1] and not rows(tmp_path, "submitted")
+
+
 def test_a_batch_that_is_too_large_is_halved(tmp_path):
     """Until it fits; nothing of it was billed."""
     with BatchServer(lambda body: "fine") as server, ledger_in(tmp_path) as ledger:

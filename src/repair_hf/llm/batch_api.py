@@ -161,10 +161,7 @@ class BatchAPI:
 
     def _reply(self, status: Any, body: Any) -> Reply:
         if status == 200:
-            try:
-                return read_reply(body, self.model, batch=True)
-            except Blocked as error:
-                return blocked(error, self.model)
+            return read_reply(body, self.model, batch=True)
         fault = as_error(ReportedError(status if isinstance(status, int) else _status_in(body), body), self.model)
         if isinstance(fault, Blocked):
             return blocked(fault, self.model)

@@ -161,10 +161,8 @@ class Batches:
             self.ledger.answer(key, reply)
         rejections = {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, RejectedRequest)}
         has_answers = bool(replies) or self.ledger.has_answers_of(self.model)
-        if has_answers and len(rejections) <= max(REJECTIONS, len(replies)):
-            for key, rejection in rejections.items():  # each is at fault alone
-                self.ledger.reject(key, str(rejection), topics[key])
-        else:
+        are_final = has_answers and len(rejections) <= max(REJECTIONS, len(replies))
+        if not are_final:
             faults += rejections.values()
         others = {key: fault for key, fault in outcomes.items() if key not in replies and key not in rejections}
         faults += [fault for fault in others.values() if isinstance(fault, ProviderError)]
@@ -174,6 +172,8 @@ class Batches:
         if missing:
             logger.warning("%s: batch %s ended without %d of its answers.", self.model, batch_id, len(missing))
         self._give_up(batch_id)
+        for key, rejection in rejections.items() if are_final else ():  # each is at fault alone
+            self.ledger.reject(key, str(rejection), topics[key])
         return set(replies)
 
     def _give_up(self, batch_id: str) -> None:

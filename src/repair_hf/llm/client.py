@@ -24,7 +24,7 @@ from repair_hf.llm.answers import (
 )
 from repair_hf.llm.batches import Batches, Deferred, open_batches
 from repair_hf.llm.calls import without_usage
-from repair_hf.llm.cost import Usage, count_tokens, price_per_token, text_parts, text_tokens
+from repair_hf.llm.cost import Usage, all_parts, count_tokens, price_per_token, text_tokens
 from repair_hf.llm.errors import FailedRequest, ProviderError
 from repair_hf.llm.keys import as_sent, question_key
 from repair_hf.llm.ledger import Call, Ledger, Reply, Topic
@@ -183,7 +183,8 @@ class ChatModel:
         call = self.ledger.find(key)
         is_new = call is not None and call.key in self._unread
         if call is None or call.state == "received":  # in place of asking, a body that was received is read
-            request = await asyncio.to_thread(as_sent, request)  # images are encoded for nothing else
+            if any(part["type"] == "image_url" for part in all_parts(request["messages"])):
+                request = await asyncio.to_thread(as_sent, request)  # images are encoded for nothing else
             if self._sender.drains != drains:  # the run stopped since it was asked
                 raise asyncio.CancelledError
             if call is None and self.batches is not None:
@@ -211,7 +212,8 @@ class ChatModel:
     def _checked(self, reply: Reply, request: dict[str, Any]) -> Reply:
         """Return the reply; without its bill, if that is below what its texts alone must have."""
         if any(self._price) and reply.dollars is not None and reply.prompt_tokens:
-            texts = sum(text_tokens(part["text"]) for part in text_parts(request["messages"]))
+            parts = all_parts(request["messages"])
+            texts = sum(text_tokens(part["text"]) for part in parts if part["type"] == "text")
             if 2 * reply.prompt_tokens < texts or 2 * reply.completion_tokens < text_tokens(reply.text):
                 return without_usage(reply)
         return reply

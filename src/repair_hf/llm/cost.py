@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from math import ceil
@@ -199,8 +199,7 @@ def bill(found: Reading, model: str, *, batch: bool) -> tuple[int, int, float | 
 
 def count_tokens(model: str, messages: Sequence[Mapping[str, Any]]) -> int:
     """Count the tokens of all messages, images included."""
-    parts = (part for message in messages for part in content_parts(message))
-    return PER_MESSAGE * len(messages) + sum(_part_tokens(model, part) for part in parts)
+    return PER_MESSAGE * len(messages) + sum(_part_tokens(model, part) for part in all_parts(messages))
 
 
 @lru_cache(1024)
@@ -229,15 +228,11 @@ def _part_tokens(model: str, part: Mapping[str, Any]) -> int:
         return patches(*image.size)
 
 
-def content_parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the parts of a message in the OpenAI chat format, whose content may also be a single text."""
-    content = message["content"]
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
-def text_parts(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the texts among the parts of all messages."""
-    return [part for message in messages for part in content_parts(message) if part["type"] == "text"]
+def all_parts(messages: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the parts of messages in the OpenAI chat format, whose content may also be a single text."""
+    for message in messages:
+        content = message["content"]
+        yield from [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def paid_in(*folders: Path) -> dict[tuple[str, str], Usage]:

@@ -63,5 +63,5 @@ def _fold(value: Any) -> Any:
     if kind is str:
         return value if len(value) <= LONG else ["text", hashlib.sha256(value.encode()).hexdigest()]
     if kind is dict:
-        return {key: _fold(item) for key, item in value.items()}
+        return {key: item if type(item) is str and len(item) <= LONG else _fold(item) for key, item in value.items()}
     return [_fold(item) for item in value] if kind is list else value

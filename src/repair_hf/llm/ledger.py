@@ -101,7 +101,7 @@ class Ledger:
     @property
     def total(self) -> tuple[float, int]:
         """Dollars, and answers and images, of all runs, as the ceilings count them."""
-        return self._one(_TOTAL)
+        return self._one("SELECT dollars, calls FROM total")
 
     def find(self, key: str) -> Call | None:
         """Return a call that is answered, rejected or in a batch; None if it may be asked."""
@@ -174,16 +174,15 @@ class Ledger:
         With `topic` it is written even if another process has given its row up meanwhile: it is paid for.
         """
         with self._transaction():
-            row = self._one("SELECT worst FROM call WHERE key = ? AND state IN ('reserved', 'submitted')", key)
+            row = self._one("SELECT worst, model FROM call WHERE key = ? AND state IN ('reserved', 'submitted')", key)
             if row is None and topic is not None:
-                row = (worst,)
+                row = (worst, topic.model)
                 if self._one("SELECT 1 FROM call WHERE key = ?", key) is not None:
                     key = f"{key}/{secrets.token_hex(8)}"
                 self.database.execute(_ADD, (key, self.run, *topic, "reserved", worst, self._owner, *[None] * 3))
             if row is not None:
-                model = self._one("SELECT model FROM call WHERE key = ?", key)[0]
-                reply = self._capped(reply, row[0], model)
-                self._measured.add(model)
+                reply = self._capped(reply, *row)
+                self._measured.add(row[1])
                 usage = (reply.prompt_tokens, reply.completion_tokens, reply.dollars, reply.answered_by)
                 self.database.execute(_ANSWER, (*usage, packed(reply), key))
         return Call(key, "answered", reply, is_new=True)
@@ -201,11 +200,9 @@ class Ledger:
         return replace(reply, dollars=worst)
 
     def reject(self, key: str, reason: str, topic: Topic) -> None:
-        """Note that the provider never accepts a request."""
+        """Note that the provider never accepts a request, unless it is on its way elsewhere."""
         reply = packed(Reply(reason, "rejected", 0, 0, 0.0, topic.model))
-        with self._transaction():
-            self.database.execute("DELETE FROM call WHERE key = ? AND state = 'submitted'", (key,))
-            self.database.execute(_REJECT, (key, self.run, *topic, reply))
+        self.database.execute(_REJECT, (key, self.run, *topic, reply))
 
     def give_up(self, key: str, *, is_lost: bool) -> None:
         """Let a question be asked again that brought no reply; if `is_lost`, it counts as its worst case."""
@@ -263,13 +260,10 @@ class Ledger:
 
 _FRESH_KEY = "key || '/' || hex(randomblob(8))"  # no question has it
 _LOST = f"key = {_FRESH_KEY}, state = 'lost', owner = NULL"
-_TOTAL = "SELECT TOTAL(COALESCE(dollars, worst)), COALESCE(SUM(calls), 0) FROM call WHERE NOT inherited"
-_ADD = f"""
+_ADD = """
 INSERT INTO call (key, run, stage, direction, model, prompts, calls, state, worst, owner, batch_id)
-WITH total (dollars, calls) AS ({_TOTAL})
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?8, ?9, ?10
-WHERE (?11 IS NULL OR (SELECT dollars FROM total) <= ?11) AND (?12 IS NULL OR (SELECT calls FROM total) < ?12)
-ON CONFLICT (key) DO NOTHING
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?8, ?9, ?10 FROM total
+WHERE (?11 IS NULL OR dollars <= ?11) AND (?12 IS NULL OR calls < ?12) ON CONFLICT (key) DO NOTHING
 """
 _ANSWER = """
 UPDATE call SET state = 'answered', prompt_tokens = ?, completion_tokens = ?, dollars = ?, answered_by = ?, reply = ?,

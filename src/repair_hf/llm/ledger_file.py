@@ -42,7 +42,19 @@ CREATE TABLE IF NOT EXISTS call (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS open_call ON call (owner) WHERE owner IS NOT NULL;
 CREATE INDEX IF NOT EXISTS batch_call ON call (batch_id) WHERE batch_id IS NOT NULL;
-CREATE INDEX IF NOT EXISTS bill ON call (run, inherited, dollars, worst, calls);  -- sums read it alone
+CREATE TABLE IF NOT EXISTS total (dollars REAL NOT NULL, calls INTEGER NOT NULL);  -- one row, as ceilings count
+CREATE TRIGGER IF NOT EXISTS call_added AFTER INSERT ON call WHEN NOT NEW.inherited BEGIN
+    UPDATE total SET dollars = dollars + COALESCE(NEW.dollars, NEW.worst), calls = calls + NEW.calls;
+END;
+CREATE TRIGGER IF NOT EXISTS call_changed AFTER UPDATE OF dollars, worst, calls ON call WHEN NOT NEW.inherited BEGIN
+    UPDATE total SET dollars = dollars + COALESCE(NEW.dollars, NEW.worst) - COALESCE(OLD.dollars, OLD.worst),
+        calls = calls + NEW.calls - OLD.calls;
+END;
+CREATE TRIGGER IF NOT EXISTS call_removed AFTER DELETE ON call WHEN NOT OLD.inherited BEGIN
+    UPDATE total SET dollars = dollars - COALESCE(OLD.dollars, OLD.worst), calls = calls - OLD.calls;
+END;
+DELETE FROM total;  -- a sum that a disk has changed is none
+INSERT INTO total SELECT TOTAL(COALESCE(dollars, worst)), TOTAL(calls) FROM call WHERE NOT inherited;
 PRAGMA user_version = 1;
 COMMIT;
 """

@@ -111,10 +111,7 @@ class LiteLLM:
 
     async def read(self, body: bytes) -> Reply:
         """Read a body that a killed process has received."""
-        try:
-            return read_reply(parse_body(body) or body, self.model)
-        except Blocked as error:
-            return blocked(error, self.model)
+        return read_reply(parse_body(body) or body, self.model)
 
     def fitted(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request with as much of its `response_format` as the model supports."""
@@ -237,14 +234,12 @@ def read_reply(value: Any, model: str, response: Any = None, *, batch: bool = Fa
     """Return the reply in a parsed body, or else in LiteLLM's response.
 
     Raises:
-        UnreadableBody, PassingError, ProviderError, Blocked: If it holds an error, or nothing that can be read.
+        UnreadableBody, PassingError, ProviderError: As `read_response`.
     """
-    found = read_body(value)
-    if found is None and response is not None:
-        found = read_body(response.model_dump()) or Reading(finish="empty")
-    if found is None:
-        raise UnreadableBody(model, value)
-    raise_error_in(found, model)
+    try:
+        found = read_response(value, model, response)
+    except Blocked as error:
+        return blocked(error, model)
     text, finish = found.text, found.finish
     reply = Reply(text, finish, *bill(found, model, batch=batch), without_secrets(found.model or model))
     if found.is_odd:
@@ -254,8 +249,17 @@ def read_reply(value: Any, model: str, response: Any = None, *, batch: bool = Fa
     return reply
 
 
-def raise_error_in(found: Reading, model: str) -> None:
-    """Raise the error that came with a status of success, if there is one."""
+def read_response(value: Any, model: str, response: Any = None) -> Reading:
+    """Read a parsed body, or else LiteLLM's response.
+
+    Raises:
+        UnreadableBody, PassingError, ProviderError, Blocked: If it holds an error, or nothing that can be read.
+    """
+    found = read_body(value)
+    if found is None and response is not None:
+        found = read_body(response.model_dump()) or Reading(finish="empty")
+    if found is None:
+        raise UnreadableBody(model, value)
     if found.error:
         code = found.error.get("code") if isinstance(found.error, dict) else None
         status = code if isinstance(code, int) and 400 <= code < 600 else 502
@@ -263,3 +267,4 @@ def raise_error_in(found: Reading, model: str) -> None:
         if isinstance(error, PassingError):
             error.may_be_billed = bool(found.tokens and found.tokens.completion) or found.is_odd
         raise error
+    return found

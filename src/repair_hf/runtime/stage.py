@@ -114,20 +114,21 @@ class Stage:
         Args:
             work: Makes everything else in the folder, and returns the summary. Of several processes, the first one's
                 is kept; the others may return anything.
-            again: Do it even in a finished folder, because that makes more of it.
+            again: Do it even in a finished folder, because that makes more of it. Call `check` before.
 
         Raises:
             UserError: As `check`; or if another run holds the folder.
         """
-        self.check()
+        if not again:
+            self.check()
         folder = self.folder
         if folder is None:
             return as_json(work(None))
         with one_writer(folder):
             if not again and (summary := self.summary) is not None:
                 return summary
-            self._check_folder(folder)
-            if is_first():
+            if is_first():  # the others read nothing that this removes
+                self._check_folder(folder)
                 self._open(folder)
             summary = as_json(work(folder))
             if is_first():  # last: it means that everything else in the folder is complete

@@ -17,13 +17,13 @@ from PIL import Image
 
 from repair_hf.llm.calls import without_usage
 from repair_hf.llm.cost import image_bill, image_prices, price_per_image
-from repair_hf.llm.errors import Blocked, ProviderError, UnreadableBody
+from repair_hf.llm.errors import Blocked, ProviderError
 from repair_hf.llm.ledger import Ledger, Reply
 from repair_hf.llm.loading import find_provider, key_names, load_litellm
 from repair_hf.llm.options import RequestOptions
 from repair_hf.llm.prompts import SHIPPED, Prompts, draws
-from repair_hf.llm.provider import raise_error_in, response_of
-from repair_hf.llm.reader import Tokens, parse_body, read_body
+from repair_hf.llm.provider import read_response, response_of
+from repair_hf.llm.reader import Tokens, parse_body
 from repair_hf.llm.sending import Retries, Sender
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.redaction import printable, use_keys, without_secrets
@@ -148,12 +148,7 @@ class _PaidForNothing(ProviderError):
 
 def _reply(value: Any, model: str, response: Any = None) -> Reply:
     """Read the body of an image, or else LiteLLM's response."""
-    found = read_body(value)
-    if found is None and response is not None:
-        found = read_body(response.model_dump())
-    if found is None:
-        raise UnreadableBody(model, value)
-    raise_error_in(found, model)
+    found = read_response(value, model, response)
     if not found.pictures and found.addresses:  # all others would be like this, and paid for
         raise _PaidForNothing(f"{model} sends {_ADDRESS}, which is not followed; give another --editor.")
     tokens, is_block = found.tokens or Tokens(), found.finish in ("content_filter", "refusal")
