@@ -15,6 +15,7 @@ from transformers import (
     Siglip2Tokenizer,
     SiglipImageProcessorPil,
     SiglipProcessor,
+    SiglipTokenizer,
 )
 
 from repair_hf.encoder.dual_encoder import DualEncoder
@@ -23,6 +24,7 @@ from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.runtime.options import UserError
 
 CAPTIONS = ["a red circle", "circle", "the picture shows one triangle, painted blue", "a zebra"]
+COLORS = ("red", "green", "blue")
 
 
 def changed(clip: CLIPModel, processor, *, pad: bool, words: bool, reads: int = 2) -> tuple[CLIPModel, object]:
@@ -122,6 +124,20 @@ def test_siglip_2_reads_lower_case_padded_at_the_end(siglip_folder):
     assert hub.token_ids(["A Red DOG"]) == expected == own.token_ids(["A Red DOG"]) == own.token_ids(["a red dog"])
     plain = hub.processor.tokenizer
     assert plain("A")["input_ids"] != plain("a")["input_ids"]
+
+
+def test_siglip_1_lowers_by_itself(siglip_folder, tmp_path):
+    """`SiglipTokenizer` as its checkpoints on the Hub name it, with a vocabulary of its own."""
+    library = pytest.importorskip("sentencepiece", reason="reads SigLIP 1's vocabulary: pip install sentencepiece")
+    words = [f"{article} {color} {thing}" for article in ("a", "the") for color in COLORS for thing in ("dog", "cat")]
+    places = {"model_prefix": str(tmp_path / "spiece"), "vocab_size": 24, "hard_vocab_limit": False}
+    special = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "minloglevel": 2}
+    library.SentencePieceTrainer.train(sentence_iterator=iter(words), **places, **special)
+    tokenizer = SiglipTokenizer(str(tmp_path / "spiece.model"), model_max_length=12)
+    encoder = DualEncoder.from_pretrained(siglip_folder, device="cpu")
+    processor = SiglipProcessor(encoder.preprocessor.processor.image_processor, tokenizer)
+    read = Preprocessor(processor, encoder.model.config).token_ids
+    assert read(["A Red DOG"]) == read(["a red dog"]) != read(["a red cat"])
 
 
 def test_siglip_in_sentence_transformers_reads_lower_case(sentence_folders):
