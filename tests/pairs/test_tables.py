@@ -105,6 +105,7 @@ SPELLINGS = {
     "json": json.dumps,
     "python": repr,
     "numpy": lambda texts: str(np.array(texts)),
+    "array": lambda texts: repr(np.array(texts, dtype=object)),
 }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 _PLAIN_QUOTES = str.maketrans("‘’“”", "''\"\"")
 _ENDINGS = " .,;:!?…。．，、；：！？؟،؛۔।"  # also Chinese, Japanese, Arabic, Urdu and Hindi ones
 _TEXT = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
-_LIST = re.compile(rf"\s*\[\s*(?:{_TEXT}[\s,]*)*\]\s*", re.DOTALL)
+_LIST = re.compile(rf"\s*(?:array\()?\[\s*(?:{_TEXT}[\s,]*)*\](?:,\s*dtype=[^)]+)?\)?\s*", re.DOTALL)
 _NUMBER = re.compile(r"#\d+$")
 
 
