@@ -113,7 +113,7 @@ def test_study_is_rehearsed(path, pairs_folder, models, tmp_path, monkeypatch):
     build_parser().to_disk(parser := tmp_path.with_name(f"{tmp_path.name}-parser"))
     shown = study("--config", str(path), "--spacy-model", str(parser), "--dry-run")
     assert set(tmp_path.rglob("*")) == before
-    unasked = {option.name for option in OPTIONS} | ({"new-pairs"} if "pairs" in recipe else set())
+    unasked = {*OPTIONS} | ({"new-pairs"} if "pairs" in recipe else set())
     for name in recipe.get("methods") or set(METHODS) - unasked:
         assert f"\n {name} " in shown
     toy = {"small": (1000, 5000), "large": (10_000, 50_000), None: (8, 16)}[recipe.get("size")]

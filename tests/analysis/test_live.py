@@ -1,4 +1,4 @@
-"""The live view, of a run that is under way and of one that has ended."""
+"""The live view of a synthesis: while it runs, and at its end."""
 
 import re
 

@@ -19,14 +19,14 @@ def test_every_method_of_the_papers_tables_is_there_besides_other_models_backbon
     assert left == other and set(METHODS) >= reported - other - {"other-backbone", "other-backbone-vanilla"}
 
 
-@pytest.mark.parametrize("method", [*ABLATIONS, *OPTIONS], ids=lambda method: method.name)
+@pytest.mark.parametrize("method", [*ABLATIONS, *OPTIONS.values()], ids=lambda method: method.name)
 def test_an_ablation_or_option_differs_from_its_parent_in_one_field(method):
     parent = METHODS[method.parent]
     assert parent.name == (PAPER if method in ABLATIONS else CANDIDATES[0].name) and parent.parent == ""
     assert len([name for name in FIELDS if getattr(method, name) != getattr(parent, name)]) == 1
 
 
-@pytest.mark.parametrize("method", OPTIONS, ids=lambda method: method.name)
+@pytest.mark.parametrize("method", OPTIONS.values(), ids=lambda method: method.name)
 def test_an_option_of_training_is_one_of_train_and_not_its_default(method, tmp_path):
     usual, changed = (RepairConfig(str(tmp_path), use_cpu=True, **each) for each in ({}, method.training))
     assert [getattr(changed, name) for name in method.training] == list(method.training.values())

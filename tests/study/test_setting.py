@@ -13,7 +13,7 @@ from repair_hf.study.tables import published_results
 from repair_hf.toyworld.corpus import build_world
 from tests.study.made_rows import setting
 
-ASKED = [name for name in METHODS if name not in {option.name for option in OPTIONS}]  # by default
+ASKED = [name for name in METHODS if name not in OPTIONS]  # by default
 
 
 def test_the_toy_world_has_the_means_for_all_methods(tmp_path):

@@ -113,7 +113,7 @@ def config_of(method: Method, setting: Setting, folder: Path, cell: Cell) -> Rep
     own: dict[str, Any] = {"loss": "grid" if method.loss in OBJECTIVES else method.loss, "fill": method.fill or None}
     own |= {"grid_weight": method.grid_weight, "grid_mean": method.grid_mean}
     own |= {"learning_rate": cell.learning_rate, "num_train_epochs": cell.epochs, "seed": cell.seed}
-    return RepairConfig(str(folder), **own, **{**setting.training, **method.training})
+    return RepairConfig(str(folder), **own, **(setting.training | dict(method.training)))
 
 
 def fill_for(method: Method, made: Mapping[str, Product], setting: Setting, config: RepairConfig) -> Anchors:

@@ -79,7 +79,7 @@ def option(name: str, **training: Any) -> Method:
     return replace(DEFAULT, name=name, training=training, parent=DEFAULT.name)
 
 
-OPTIONS = (
+_OPTIONS = (
     option("crop", augment="crop"),
     option("known-positives", positives="known"),
     option("clip-betas", adam_beta2=0.98, adam_epsilon=1e-6),  # those of CLIP and open_clip
@@ -87,6 +87,7 @@ OPTIONS = (
     option("layer-decay", layer_decay=0.8),
     option("slow-images", image_learning_rate=3e-5),
 )
+OPTIONS = {method.name: method for method in _OPTIONS}
 RULED = {PLAIN, *(method.name for method in CANDIDATES)}  # what the rule compares
 WO_FAILURE = Records("wo-failure", mine={"false_positives": "random"}, is_capped=True)  # the same queries
 ABLATIONS = (
@@ -116,5 +117,5 @@ CONTROLS = (  # in the batch, beside `repair-batch` and `coco-cf`: whose errors 
     Method("wrong-answers", WO_FAILURE, fill="edits"),
     Method("new-pairs", {"negative": makers.NEW_PAIRS}),
 )
-_ALL = (Method(PLAIN, loss="none"), *BASELINES, *CANDIDATES, *ABLATIONS, *CONTROLS, *OPTIONS)
+_ALL = (Method(PLAIN, loss="none"), *BASELINES, *CANDIDATES, *ABLATIONS, *CONTROLS, *_OPTIONS)
 METHODS = {method.name: method for method in _ALL}  # in the order of the tables

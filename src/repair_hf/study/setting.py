@@ -24,7 +24,7 @@ from repair_hf.runtime.run_folder import write_json
 from repair_hf.runtime.stage import Stage, differences
 from repair_hf.study.losses import NEEDS
 from repair_hf.study.making import Maker
-from repair_hf.study.methods import METHODS, REPAIR, Records
+from repair_hf.study.methods import METHODS, OPTIONS, REPAIR, Records
 from repair_hf.study.options import SIZES, Size, StudyOptions, StudyPairsOptions
 from repair_hf.study.results import code_digest
 from repair_hf.synthesis.models import check_editor, check_llm
@@ -74,7 +74,7 @@ class Setting:
             if name not in METHODS:
                 meant = did_you_mean([name], METHODS)
                 raise UserError(f"`methods` has {name!r}, which is unknown. {meant}Known: {', '.join(METHODS)}.")
-        every = [name for name, one in METHODS.items() if not one.training and (self.is_toy or name != "new-pairs")]
+        every = [name for name in METHODS if name not in OPTIONS and (self.is_toy or name != "new-pairs")]
         return self.options.methods or (ON_RECORDS if self.options.records else every)
 
     def sources(self, name: str) -> list[Records | Maker]:

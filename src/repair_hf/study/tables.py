@@ -95,7 +95,7 @@ TABLES = (
         "Options of training",
         "Each row is the default with one option of `train` changed, at its own best rate and epochs.",
         (*MEASURES, *(f"{measure}, from the default" for measure in MEASURES), "learning_rate", "epochs"),
-        lambda cell: cell.budget == "all" and cell.method in {option.name for option in OPTIONS},
+        lambda cell: cell.budget == "all" and cell.method in OPTIONS,
         [DEFAULT.name],
     ),
     Table(

@@ -84,8 +84,8 @@ def encode(
 class Step:
     """The P pairs of a training step, of all processes, L of them this process's own.
 
-    A loss is a mean over all pairs. Each process computes the part of its own pairs, times the number of processes:
-    the mean over the processes is the loss, and the mean of their gradients is its exact gradient.
+    A loss is a mean over all pairs. Each process computes the part of its own pairs, times the number of processes.
+    So the mean over the processes is the loss, and the mean of their gradients is its exact gradient.
     """
 
     images: Tensor  # (P, D) unit vectors; zeros where a pair has no image
@@ -120,8 +120,8 @@ class Step:
     def masks(self, images: Tensor, texts: Tensor, *, several: bool = False) -> tuple[Tensor, Tensor]:
         """Return which of some pairs' images, (R,), and captions, (C,), are compared, and which match, (R, C) each.
 
-        With `several`, all that is known to match does; otherwise only an image and a caption of one pair do, and the
-        others that are known to match are not compared.
+        With `several`, all that is known to match does. Otherwise only an image and a caption of one pair do. The
+        others that are known to match are then not compared.
         """
         image_rows, text_rows = self.image_rows[images], self.text_rows[texts]
         there = (image_rows >= 0)[:, None] & (text_rows >= 0)
