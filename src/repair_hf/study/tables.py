@@ -94,7 +94,10 @@ TABLES = (
         "options",
         "Options of training",
         "Each row is the default with one option of `train` changed, at its own best rate and epochs.",
-        (*MEASURES, *(f"{measure}, from the default" for measure in MEASURES), "learning_rate", "epochs"),
+        (
+            *(*MEASURES, *(f"{measure}, from the default" for measure in MEASURES)),
+            *("learning_rate", "epochs", "steps", "seconds"),
+        ),
         lambda cell: cell.budget == "all" and cell.method in OPTIONS,
         [DEFAULT.name],
     ),
