@@ -104,7 +104,7 @@ def _with_adapters(model: PreTrainedModel, config: Any, seed: int) -> Any:
         raise UserError(f"`peft_config` takes a configuration such as `LoraConfig`, got {type(config).__name__}.")
     if not model.name_or_path:
         raise UserError("An adapter names its base, and this model has no name. Load it from the Hub or a folder.")
-    config.revision = config.revision or getattr(model.config, "_commit_hash", None)
+    config.revision = config.revision or getattr(model, "hub_commit", None)  # from `load_model`
     try:
         with torch.random.fork_rng():
             torch.manual_seed(seed)

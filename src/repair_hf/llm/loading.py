@@ -90,6 +90,6 @@ def thinking_room(model: str, reasoning_effort: str | None) -> int:
 def mapped(model: str, reasoning_effort: str) -> dict[str, Any]:
     """Return what LiteLLM makes of an effort for this model."""
     name, provider = find_provider(model)
-    return load_litellm().utils.get_optional_params(
+    return load_litellm().utils.get_optional_params(  # seen with litellm 1.106
         model=name, custom_llm_provider=provider, reasoning_effort=reasoning_effort, drop_params=True
     )

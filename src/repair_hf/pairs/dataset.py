@@ -242,7 +242,7 @@ def _report(problems: Problems, options: PairsOptions, *, is_empty: bool) -> Non
 def _image_table(listing: Listing, rows: list[Row], looks: Sequence[Inspection], options: PairsOptions) -> Dataset:
     """Return the images of some rows; those that are transparent or deeper than 8 bits are drawn in plain RGB."""
     images, places = listing.images, [row.image for row in rows]
-    if images._indices is not None:  # a selection, which `add_column` would copy
+    if images._indices is not None:  # a selection, which `add_column` would copy; seen with datasets 5.2
         places = images._indices.column(0).to_numpy()[places].tolist()
         images = Dataset(images.data, DatasetInfo(features=images.features), fingerprint=images._fingerprint)
     if changed := [place for place, look in enumerate(looks) if look.is_transparent or look.is_deep]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from accelerate.utils import parse_flag_from_env
-from transformers import TrainingArguments
-from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+from accelerate.utils import parse_flag_from_env  # seen with accelerate 1.15
+from transformers import IntervalStrategy, TrainingArguments
+from transformers.trainer_utils import SaveStrategy  # seen with transformers 5.23
 
 from repair_hf.runtime.options import Bounded, UserError, changed, neutral_names
 from repair_hf.runtime.processes import check_launch, is_launched_on_cpu
@@ -100,7 +100,8 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
 
     def _check_trackers(self) -> None:
         """Check that transformers knows the trackers, and that their packages are installed."""
-        from transformers.integrations import get_reporting_integration_callbacks  # here, because a help needs none
+        # Here, because a help needs none. Seen with transformers 5.23.
+        from transformers.integrations import get_reporting_integration_callbacks
 
         for name in self.report_to:  # type: ignore[union-attr]  # transformers has made it a list
             try:

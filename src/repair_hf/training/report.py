@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import DefaultFlowCallback, Trainer, TrainerCallback
-from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+from transformers import DefaultFlowCallback, IntervalStrategy, Trainer, TrainerCallback
+from transformers.trainer_utils import SaveStrategy  # seen with transformers 5.23
 
 logger = logging.getLogger(__name__)
 

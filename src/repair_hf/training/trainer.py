@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, ProcessorMixin, Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import TrainOutput  # seen with transformers 5.23
 
 from repair_hf.encoder.adapters import as_json, check_model, limit_training
 from repair_hf.encoder.augmentation import cropped
@@ -224,6 +224,7 @@ class RepairTrainer(Trainer):
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor | int | None]:
         """Return no batch after the last step: a run that is resumed from there would take one more."""
+        # no callback is asked before that one; seen with transformers 5.23
         if self.state.global_step >= self.state.max_steps:
             return [], None
         return super().get_batch_samples(epoch_iterator, num_batches, device)
