@@ -15,6 +15,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from repair_hf.analysis.tables import difference_cell, interval_rows, label, markdown
 from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.preprocessing import PADDED_TO_FULL_LENGTH
 from repair_hf.evaluation.training_data import uses_records
 from repair_hf.hub.rendering import TAGS, StageFolder, code, render, without_folders
 from repair_hf.runtime.files import read_json
@@ -40,6 +41,7 @@ def model_card(
     """
     stage = StageFolder.of(folder)
     options, measured = stage.options, load_results(stage, results)
+    model_type = model_type or read_json(stage.folder / "config.json")["model_type"]
     header = ModelCardData(
         base_model=next(iter(stage.hub_ids("model")), None),
         datasets=[*stage.hub_ids("records"), *stage.hub_ids("pairs")] or None,
@@ -57,7 +59,8 @@ def model_card(
         "has_records": uses_records(options),
         "is_toy": str(options.get("model", "")).startswith("world/"),
         "is_adapter": is_adapter,
-        "model_type": model_type or read_json(stage.folder / "config.json")["model_type"],
+        "model_type": model_type,
+        "pads_fully": model_type in PADDED_TO_FULL_LENGTH,
         "has_open_clip": has_open_clip,
         "results": results_table(measured) if measured else "",
         "comparisons": comparisons(measured) if measured else [],

@@ -27,10 +27,10 @@ from repair_hf.encoder.opening import Retriever, open_encoder
 from repair_hf.encoder.pixel_store import pixels_of
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.evaluation.retrieval import evaluate_retrieval
-from repair_hf.pairs.dataset import IN_MEMORY, MAKE_PAIRS, Pairs
+from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.disk import check_room, naming_full_disk
-from repair_hf.runtime.options import UserError, expect, flags, neutral_names
+from repair_hf.runtime.options import IN_MEMORY, UserError, expect, flags, neutral_names
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
 from repair_hf.training.batches import OneCaptionPerImage, collator_of
