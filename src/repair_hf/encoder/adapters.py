@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 import torch
@@ -108,12 +109,14 @@ def _with_adapters(model: PreTrainedModel, config: Any, seed: int) -> Any:
     try:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            adapted = get_peft_model(model, config)
+            adapted: Any = get_peft_model(model, config)
     except ValueError as error:
         raise UserError(f"`peft_config` does not fit {type(model).__name__}: {error}") from error
     for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
+    # By default peft asks the Hub how many tokens the base has, and warns if nobody answers. No training changes it.
+    adapted.save_pretrained = partial(adapted.save_pretrained, save_embedding_layers=False)
     return adapted
 
 

@@ -156,6 +156,9 @@ class Hyperparameters(Bounded):
     auto_find_batch_size: bool = fixed(False)
     bf16_full_eval: bool = fixed(False)
     fp16_full_eval: bool = fixed(False)
+    # older names of `activation_checkpointing`, of which transformers warns
+    gradient_checkpointing: bool | None = fixed()
+    gradient_checkpointing_kwargs: Any = fixed()
     # the loss needs the whole model in every process; `chunk_size` saves memory
     fsdp: Any = fixed()
     fsdp_config: Any = fixed()
