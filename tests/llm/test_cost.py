@@ -20,7 +20,6 @@ FLASH = "gemini/gemini-2.5-flash"
 UNLISTED = ("openrouter/google/gemini-2.5-flash", "huggingface/me/some-model", "dashscope/qwen3-vl-plus", "openai/my")
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # pydantic's, of LiteLLM's classes
 @pytest.mark.parametrize("model", [*UNLISTED, "gemini/gemma-3-27b-it", "ollama/llava"])
 def test_a_model_whose_price_is_not_listed_is_not_taken_to_be_free(model):
     assert price_per_token(model) == (None if model in UNLISTED else (0.0, 0.0))

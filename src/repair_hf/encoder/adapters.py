@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from functools import partial
 from typing import Any
 
@@ -109,7 +110,9 @@ def _with_adapters(model: PreTrainedModel, config: Any, seed: int) -> Any:
     try:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            adapted: Any = get_peft_model(model, config)
+            with warnings.catch_warnings():  # peft asks by an older name, of which transformers warns
+                warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+                adapted: Any = get_peft_model(model, config)
     except ValueError as error:
         raise UserError(f"`peft_config` does not fit {type(model).__name__}: {error}") from error
     for parameter in adapted.parameters():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import warnings
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -20,11 +21,20 @@ def load_litellm() -> ModuleType:
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     import litellm
 
+    _build_messages(litellm)
     litellm.suppress_debug_info = True
     logger = logging.getLogger("LiteLLM")
     if logger.level == logging.NOTSET:  # the user did not set LITELLM_LOG
         logger.setLevel(logging.ERROR)  # its warnings about a model come with every request
     return litellm
+
+
+@cache
+def _build_messages(litellm: ModuleType) -> None:
+    """Let pydantic build LiteLLM's class of messages now: it warns of a field, which no user can change."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Item 'summary' on TypedDict class", UserWarning)
+        litellm.Message()
 
 
 def find_provider(model: str) -> tuple[str, str]:

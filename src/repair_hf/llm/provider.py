@@ -258,7 +258,7 @@ def read_response(value: Any, model: str, response: Any = None) -> Reading:
     """
     found = read_body(value)
     if found is None and response is not None:
-        found = read_body(response.model_dump()) or Reading(finish="empty")
+        found = read_body(response.model_dump(warnings=False)) or Reading(finish="empty")
     if found is None:
         raise UnreadableBody(model, value)
     if found.error:
