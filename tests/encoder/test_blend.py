@@ -11,9 +11,8 @@ from peft import LoraConfig, get_peft_model
 from repair_hf.encoder.blend import blend
 from repair_hf.runtime.options import UserError
 
-OLD_NAME = pytest.mark.filterwarnings(
-    "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
-)  # peft asks by it
+# peft asks by a name of which transformers warns
+OLD_NAME = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 
 
 def moved(model):
