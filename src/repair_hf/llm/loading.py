@@ -19,9 +19,9 @@ THINKING_TOKENS = 4096  # mostly some hundred suffice; an answer that is cut off
 def load_litellm() -> ModuleType:
     """Import LiteLLM with the price list that it ships, and without its output to the terminal."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    _ignore_warnings()
     import litellm
 
-    _build_messages(litellm)
     litellm.suppress_debug_info = True
     logger = logging.getLogger("LiteLLM")
     if logger.level == logging.NOTSET:  # the user did not set LITELLM_LOG
@@ -30,11 +30,9 @@ def load_litellm() -> ModuleType:
 
 
 @cache
-def _build_messages(litellm: ModuleType) -> None:
-    """Let pydantic build LiteLLM's class of messages now: it warns of a field, which no user can change."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Item 'summary' on TypedDict class", UserWarning)
-        litellm.Message()
+def _ignore_warnings() -> None:
+    """Ignore what pydantic says of some of LiteLLM's classes, which are built when they are first used."""
+    warnings.filterwarnings("ignore", r"Item '\w+' on TypedDict class '\w+' is using the `ReadOnly`", UserWarning)
 
 
 def find_provider(model: str) -> tuple[str, str]:
