@@ -32,7 +32,7 @@ def load_litellm() -> ModuleType:
 @cache
 def _ignore_warnings() -> None:
     """Ignore what pydantic says of some of LiteLLM's classes, which are built when they are first used."""
-    warnings.filterwarnings("ignore", r"Item '\w+' on TypedDict class '\w+' is using the `ReadOnly`", UserWarning)
+    warnings.filterwarnings("ignore", r"Items? '.*' on TypedDict class '\w+' (is|are) using the `Read", UserWarning)
 
 
 def find_provider(model: str) -> tuple[str, str]:
