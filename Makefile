@@ -25,13 +25,13 @@ test-slow: .venv/ready  ## Run the tests of many minutes too.
 	$(BIN)/python -m pytest -m 'not gpu'
 
 test-oldest: .venv-oldest/ready  ## Run the tests with the oldest releases that are supported; an environment of its own, of some GB.
-	.venv-oldest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	.venv-oldest/bin/python -m pytest -W default -n 2 --dist loadfile --no-loadscope-reorder
 
 test-page: .venv-page/ready  ## Open every page in Chromium, drive the one of `repair-hf annotate` and test trackers; an environment of its own.
-	.venv-page/bin/python -m pytest -rs tests/analysis/people tests/training/test_trackers.py
+	.venv-page/bin/python -m pytest -W default -rs tests/analysis/people tests/training/test_trackers.py
 
 crosscheck: .venv-crosscheck/ready  ## Hold our numbers and exports to CLIP_benchmark and open_clip; an environment of its own, of some GB.
-	.venv-crosscheck/bin/python -m pytest -rs -m 'not gpu' tests/crosscheck tests/benchmarks tests/encoder/test_sentence_encoder.py
+	.venv-crosscheck/bin/python -m pytest -W default -rs -m 'not gpu' tests/crosscheck tests/benchmarks tests/encoder/test_sentence_encoder.py
 
 gpu: .venv/ready  ## Run the tests that need an NVIDIA GPU; without one, say so in one line.
 	@if [ "$$REPAIR_HF_GPU_TESTS" = cpu ] || $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; \

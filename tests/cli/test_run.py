@@ -4,6 +4,8 @@ import json
 import shutil
 import signal
 import time
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -95,14 +97,20 @@ def names(table) -> list[tuple[str, ...]]:
     return list(zip(*(table[name][:] for name in ("direction", "q_id", "fp_id")), strict=True))
 
 
-def test_goes_on_after_a_kill_and_makes_nothing_again(done, words, capsys):
+@pytest.fixture(scope="module")
+def again(done, words) -> tuple[set[Path], str]:
+    """The same command once more: the files that it wrote, and what it showed."""
+    first = stamps(done[0])
+    with redirect_stdout(StringIO()) as shown:
+        assert main(words) == 0
+    return {path for path, when in stamps(done[0]).items() if first.get(path) != when}, shown.getvalue()
+
+
+def test_goes_on_after_a_kill_and_makes_nothing_again(done, again):
     out, before = done
     assert len(before) > 10 and first_round(out) == before
-    first = stamps(out)
-    assert main(words) == 0
-    shown = capsys.readouterr().out
-    again = {path for path, when in stamps(out).items() if first.get(path) != when}
-    assert again == {out / "rounds.json"}
+    written, shown = again
+    assert written == {out / "rounds.json"}
     assert "stopped after 2 rounds, as requested" in shown and "evaluated on the split `validation`" in shown
 
 
@@ -134,16 +142,14 @@ def test_trains_the_newest_checkpoint_on_all_records_and_reports_what_the_stages
         )
 
 
-def test_each_round_is_compared_with_as_many_steps_without_records_from_the_same_base(done, words, capsys):
-    out = done[0]
+def test_each_round_is_compared_with_as_many_steps_without_records_from_the_same_base(done, again, capsys):
+    out, (_, shown) = done[0], again
     configs = [yaml.safe_load((out / f"round-{n}" / "plain" / "config.yaml").read_text()) for n in (1, 2)]
     assert [each["model"] for each in configs] == ["world/base", str(out / "round-1" / "plain")]
     assert [each["records"] for each in configs] == [None, None]
     for number in (1, 2):
         compared = json.loads((out / f"round-{number}" / "evaluate" / "differences.json").read_text())["repair"]
         assert [(one["model"], one["reference"]) for one in compared] == [("retriever", "plain")]
-    assert main(words) == 0
-    shown = capsys.readouterr().out
     assert "Did repair help? retriever − plain: I2T R@1 " in shown[shown.index("mean") :]  # below the table of rounds
     assert main(["analyze", str(out), "--output", str(out.parent / "report")]) == 0
     shown = capsys.readouterr().out

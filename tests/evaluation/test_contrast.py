@@ -61,10 +61,11 @@ def randomized(encoder: DualEncoder, seed: int) -> DualEncoder:
 def test_scores_are_those_of_single_cosines(two, pairs, base):
     found = evaluate(base, pairs, contrast=str(two), resamples=20)["model-1"]
     right: dict[str, list[bool]] = {name: [] for name in ("caption", "picture", "text", "image", "group")}
-    for row in load_dataset(str(two), split="test"):
-        images = base.embed_images([row["image_0"], row["image_1"]])
-        texts = base.embed_texts([row["caption_0"], row["caption_1"]])
-        (a, b), (c, d) = (images @ texts.T).tolist()  # rows: pictures
+    rows = load_dataset(str(two), split="test")
+    images = [base.embed_images(list(rows[f"image_{number}"])) for number in (0, 1)]
+    texts = [base.embed_texts(rows[f"caption_{number}"]) for number in (0, 1)]
+    for row in range(len(rows)):
+        (a, b), (c, d) = [[float(image[row] @ text[row]) for text in texts] for image in images]
         right["caption"] += [a > b, d > c]
         right["picture"] += [a > c, d > b]
         right["text"].append(a > b and d > c)

@@ -1,13 +1,14 @@
 import asyncio
 import base64
 import re
+import warnings
 from contextlib import suppress
 
 import pytest
 from ledgers import ledger_in, pay, send_once
 from provider_server import png
 
-from repair_hf.llm import cost
+from repair_hf.llm import cost, loading
 from repair_hf.llm.cost import Usage, count_tokens, paid_in, price_per_image, price_per_token, text_tokens
 from repair_hf.llm.ledger import Reply
 from repair_hf.llm.loading import load_litellm
@@ -20,10 +21,18 @@ FLASH = "gemini/gemini-2.5-flash"
 UNLISTED = ("openrouter/google/gemini-2.5-flash", "huggingface/me/some-model", "dashscope/qwen3-vl-plus", "openai/my")
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # pydantic's, of LiteLLM's classes
 @pytest.mark.parametrize("model", [*UNLISTED, "gemini/gemma-3-27b-it", "ollama/llava"])
 def test_a_model_whose_price_is_not_listed_is_not_taken_to_be_free(model):
     assert price_per_token(model) == (None if model in UNLISTED else (0.0, 0.0))
+
+
+def test_a_user_sees_no_warning_of_litellms_classes():
+    """pydantic builds them when they are first used."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        loading._ignore_warnings.cache_clear()
+        load_litellm().Message.model_rebuild(force=True)
+    assert not seen
 
 
 @pytest.mark.parametrize(

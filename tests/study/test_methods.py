@@ -1,5 +1,7 @@
 """The table of methods: the paper's names, one change in each ablation, and choices that exist."""
 
+from typing import get_args
+
 import pytest
 
 from repair_hf.mining.options import MiningOptions
@@ -8,6 +10,7 @@ from repair_hf.study.methods import ABLATIONS, CANDIDATES, METHODS, OPTIONS, PAP
 from repair_hf.study.tables import published_results
 from repair_hf.synthesis.options import SynthesizeOptions
 from repair_hf.training.config import RepairConfig
+from repair_hf.training.options import Fill, Loss
 
 FIELDS = ("data", "loss", "fill", "edits", "grid_weight", "grid_mean", "training")
 
@@ -54,10 +57,10 @@ def test_the_candidates_are_those_of_the_rule():
 def test_choices_exist_and_records_share_a_name_only_if_they_are_the_same():
     records: dict[str, Records] = {}
     for name, method in METHODS.items():
-        assert name == method.name and (method.loss in ("none", "batch", "grid", "both") or method.loss in OBJECTIVES)
+        assert name == method.name and method.loss in (*get_args(Loss), *OBJECTIVES)
         for source in method.sources.values():
             if isinstance(source, Records):
-                assert method.fill in ("edits", "paper")
+                assert method.fill in get_args(Fill)
                 assert set(source.mine) <= set(MiningOptions.__dataclass_fields__)
                 assert set(source.synthesize) <= set(SynthesizeOptions.__dataclass_fields__)
                 assert records.setdefault(source.name, source) == source

@@ -30,13 +30,13 @@ PARTS = [
 
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
 @pytest.mark.parametrize(("part", "trained"), PARTS)
-@pytest.mark.parametrize("saving", [{}, dict(chunk_size=3), dict(gradient_checkpointing=True)])
+@pytest.mark.parametrize("saving", [{}, dict(chunk_size=3), dict(activation_checkpointing=True)])
 def test_all_that_is_trained_gets_a_gradient_and_nothing_else(
     kind, part, trained, saving, request, repaired, make_trainer
 ):
     trainer = make_trainer(repaired, model=str(request.getfixturevalue(f"{kind}_folder")), **part, **saving)
-    if "gradient_checkpointing" in saving:  # as `Trainer.train` does
-        trainer.model.gradient_checkpointing_enable(trainer.args.gradient_checkpointing_kwargs)
+    if "activation_checkpointing" in saving:  # as `Trainer.train` does
+        trainer.model.activation_checkpointing_enable()
     trainer.model.train()
     trainer.compute_loss(trainer.model, next(iter(trainer.get_train_dataloader()))).backward()
     assert trainer.args.ddp_find_unused_parameters is False

@@ -110,7 +110,7 @@ class SaveAtTwo(TrainerCallback):
             self.trainer.save_model(self.folder)
 
 
-@pytest.mark.parametrize("named", [{}, dict(chunk_size=3), dict(gradient_checkpointing=True)])
+@pytest.mark.parametrize("named", [{}, dict(chunk_size=3), dict(activation_checkpointing=True)])
 def test_saving_amid_a_run_in_bfloat16_changes_nothing(named, repaired, fit, make_trainer, tmp_path):
     how = dict(max_steps=4, bf16=True, **named)
     whole = fit(repaired, "whole", **how)

@@ -15,7 +15,7 @@ EPILOG = "example:\n  repair-hf env"
 
 def run() -> None:
     import torch
-    from huggingface_hub.constants import HF_HOME
+    from huggingface_hub.constants import HF_HOME  # seen with huggingface_hub 1.33
 
     installed = versions()
     rows = {key: installed[key] for key in ("python", "platform", "commit")} | installed["packages"]

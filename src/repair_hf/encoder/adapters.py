@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
+from functools import partial
 from typing import Any
 
 import torch
@@ -104,16 +106,20 @@ def _with_adapters(model: PreTrainedModel, config: Any, seed: int) -> Any:
         raise UserError(f"`peft_config` takes a configuration such as `LoraConfig`, got {type(config).__name__}.")
     if not model.name_or_path:
         raise UserError("An adapter names its base, and this model has no name. Load it from the Hub or a folder.")
-    config.revision = config.revision or getattr(model.config, "_commit_hash", None)
+    config.revision = config.revision or getattr(model, "hub_commit", None)  # from `load_model`
     try:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            adapted = get_peft_model(model, config)
+            with warnings.catch_warnings():  # peft asks by an older name, of which transformers warns
+                warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+                adapted: Any = get_peft_model(model, config)
     except ValueError as error:
         raise UserError(f"`peft_config` does not fit {type(model).__name__}: {error}") from error
     for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
+    # By default peft asks the Hub how many tokens the base has, and warns if nobody answers. No training changes it.
+    adapted.save_pretrained = partial(adapted.save_pretrained, save_embedding_layers=False)
     return adapted
 
 

@@ -129,6 +129,7 @@ def _scale_adapters(model: Any, weight: float) -> None:
         for name in ("lora_B", "lora_embedding_B"):  # the update is B A: scaling B survives saving
             for part in (getattr(module, name, None) or {}).values():
                 (part if isinstance(part, Tensor) else part.weight).mul_(weight)
+        # a wrapper of peft around a module that is trained whole; seen with peft 0.21
         if hasattr(module, "modules_to_save") and hasattr(module, "original_module"):
             for part in module.modules_to_save.values():
                 blend(part, module.original_module.state_dict(), weight)

@@ -123,7 +123,8 @@ class DualEncoder(Embedder):
         for pixels in self.preprocessor.batches(images, self.batch_size, share):  # (B, 3, H, W)
             with self._inference():
                 values = self.preprocessor.normalize(pixels.to(self.device)).to(weights_dtype(self.model))
-                yield self.model.get_image_features(pixel_values=values).pooler_output.float().cpu()
+                features = self.model.get_image_features(pixel_values=values)
+                yield features.pooler_output.float().cpu()  # seen with transformers 5.23; a tensor in older ones
 
     def _text_vectors(self, texts: list[str], done: Callable[[int], Any]) -> torch.Tensor:
         """Embed in order of length, so that little padding is encoded; return in the order of the texts."""

@@ -29,6 +29,7 @@ from repair_hf.runtime.run_folder import digest
 CAPTIONS_AT_ONCE = 4096  # tokenized and sorted by length together
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 TextParts = Iterator[tuple[slice, np.ndarray]]  # rows of distinct texts, and their vectors
+# Keys of a configuration; the first one was seen with transformers 5.23.
 NOT_OF_THE_WEIGHTS = ("_name_or_path", "transformers_version", "architectures", "dtype")
 
 

@@ -24,9 +24,8 @@ from transformers import (
     PreTrainedModel,
     VisionTextDualEncoderModel,
 )
-from transformers.utils import cached_file
+from transformers.utils import cached_file, extract_commit_hash  # seen with transformers 5.23
 from transformers.utils import logging as transformers_logging
-from transformers.utils.hub import extract_commit_hash
 
 from repair_hf.encoder.shipped import locate
 from repair_hf.runtime.hub_access import is_offline_id, settle_hub
@@ -74,8 +73,7 @@ def load_model(
         told = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # `check_weights` names them
         loaded, found = model_class.from_pretrained(model, config=config, revision=revision, **how, **told)
     check_weights(model, found)
-    if not Path(model).exists():  # an adapter that is trained on it names this commit
-        loaded.config._commit_hash = extract_commit_hash(cached_file(model, CONFIG, revision=revision), None)
+    loaded.hub_commit = _commit(model, CONFIG, revision)
     return _cast(loaded, wanted)
 
 
@@ -97,6 +95,11 @@ def check_peft(what: str) -> None:
     """Raise a `UserError` if peft, which `what` needs, is not installed."""
     if importlib.util.find_spec("peft") is None:
         raise UserError(f"{what} needs peft, which is not installed: `pip install 'repair-hf[peft]'`.")
+
+
+def _commit(model: str, name: str, revision: str | None) -> str | None:
+    """Return the commit of the Hub that a model was loaded from: an adapter that is trained on it names this one."""
+    return None if Path(model).exists() else extract_commit_hash(cached_file(model, name, revision=revision), None)
 
 
 def _cast(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
@@ -138,16 +141,18 @@ def _with_adapter(adapter: str, revision: str | None, how: dict[str, Any]) -> Pr
         config = PeftConfig.from_pretrained(adapter, revision=revision)
         model: Any = get_peft_model(base, config)
         found: Any = set_peft_model_state_dict(model, load_peft_weights(adapter, device="cpu", revision=revision))
+        # The names of the adapters' own weights begin with this prefix; peft has no list of them. Seen with peft 0.21.
         own = [key for key in found.missing_keys if re.search(rf"{model.prefix}|modules_to_save", key)]
         if strange := [*own, *found.unexpected_keys]:
             raise UserError(
                 f"`{adapter}` and its base `{name}` do not fit: {len(strange)} weights, such as "
                 f"{', '.join(strange[:NAMED])}. Give the base that the adapter was trained on."
             )
-        merged: PreTrainedModel = model.merge_and_unload()
+        merged: Any = model.merge_and_unload()
     for parameter in merged.parameters():
         parameter.requires_grad_(True)
-    merged.name_or_path = merged.config._name_or_path = adapter
+    merged.name_or_path = merged.config.name_or_path = adapter
+    merged.hub_commit = _commit(adapter, ADAPTER, revision)
     return merged
 
 

@@ -30,7 +30,7 @@ from transformers import (
     ProcessorMixin,
     SiglipImageProcessorPil,
 )
-from transformers.image_transforms import get_resize_output_image_size, resize
+from transformers.image_transforms import get_resize_output_image_size, resize  # seen with transformers 5.23
 
 from repair_hf.encoder.models import check_tokenizer, explained, homes
 from repair_hf.pairs.images import UNDECODABLE, in_8_bits
@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 PADDED_TO_FULL_LENGTH = ("siglip", "siglip2")
 RIGHT = "right"
 CAUSAL = ("clip",)  # text towers that read the end token and never attend to what follows it
+# What these classes do before they crop is known, and `_resized` does it faster. Seen with transformers 5.23.
 RESIZED_BY_PILLOW = (CLIPImageProcessorPil, SiglipImageProcessorPil)
 DECODED_AT_ONCE = 8  # by each thread: a photograph takes 40 MB before it is resized
 TOKENIZED_AT_ONCE = 4096

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from repair_hf.evaluation.contrast import SCORES
 from repair_hf.evaluation.intervals import interval
+from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.runtime.options import UserError
 
 CHANGES = ("repaired", "broken", "improved", "worsened", "unchanged")
@@ -93,7 +94,7 @@ def compare_queries(before: pa.Table, now: pa.Table) -> pa.Table:
 def count_changes(queries: pa.Table) -> dict[str, dict[str, int]]:
     """Count the queries by direction and change."""
     found = Counter(zip(*(queries[name].to_pylist() for name in ("direction", "change")), strict=True))
-    return {direction: {kind: found[direction, kind] for kind in CHANGES} for direction in ("i2t", "t2i")}
+    return {direction: {kind: found[direction, kind] for kind in CHANGES} for direction in DIRECTIONS}
 
 
 def changed_cases(before: pa.Table, now: pa.Table) -> dict[str, dict[str, list[str]]]:

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.mining.queries import Ranking
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.files import read_table
@@ -83,4 +84,4 @@ def load_ranks(folder: str | Path, file: str = FILE) -> pa.Table:
 def ranks_by_direction(table: pa.Table) -> dict[str, np.ndarray]:
     """Return the rank of each query's best answer by direction, in the order of the pairs."""
     direction, rank = (table[name].to_numpy() for name in ("direction", "gt_rank"))
-    return {name: rank[direction == name] for name in ("i2t", "t2i")}
+    return {name: rank[direction == name] for name in DIRECTIONS}

@@ -16,10 +16,11 @@ from repair_hf.evaluation.intervals import Draws
 from repair_hf.mining.queries import Ranking
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
 from repair_hf.pairs.truth import Truth
+from repair_hf.records.columns import MODALITIES
 from repair_hf.runtime.options import UserError
 
 KS = (1, 5, 10)
-DIRECTIONS = ("i2t", "t2i")  # in the order of every table and column; `records.columns` has that of the failures
+DIRECTIONS = tuple(sorted(MODALITIES))  # in the order of every table and column
 
 
 def evaluate_retrieval(

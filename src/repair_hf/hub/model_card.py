@@ -15,6 +15,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from repair_hf.analysis.tables import difference_cell, interval_rows, label, markdown
 from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.preprocessing import PADDED_TO_FULL_LENGTH
 from repair_hf.evaluation.training_data import uses_records
 from repair_hf.hub.rendering import TAGS, StageFolder, code, render, without_folders
 from repair_hf.runtime.files import read_json
@@ -39,7 +40,8 @@ def model_card(
         UserError: If `results` does not fit the model; see `load_results`.
     """
     stage = StageFolder.of(folder)
-    options, measured = stage.options, load_results(stage, results)
+    measured = load_results(stage, results)
+    model_type = model_type or read_json(stage.folder / "config.json")["model_type"]
     header = ModelCardData(
         base_model=next(iter(stage.hub_ids("model")), None),
         datasets=[*stage.hub_ids("records"), *stage.hub_ids("pairs")] or None,
@@ -53,23 +55,31 @@ def model_card(
     values = {
         "title": repo.split("/")[-1],
         "repo": repo,
-        "base": stage.name_of("model") if options else "A dual encoder of unknown base",
-        "has_records": uses_records(options),
-        "is_toy": str(options.get("model", "")).startswith("world/"),
         "is_adapter": is_adapter,
-        "model_type": model_type or read_json(stage.folder / "config.json")["model_type"],
+        "model_type": model_type,
+        "pads_fully": model_type in PADDED_TO_FULL_LENGTH,
         "has_open_clip": has_open_clip,
         "results": results_table(measured) if measured else "",
         "comparisons": comparisons(measured) if measured else [],
         "measured_on": measured.run.pairs() if measured else "",
+        "license": license,
+    }
+    return render("model_card", header, values | _training(stage))
+
+
+def _training(stage: StageFolder) -> dict[str, Any]:
+    """Return what the card says of the training."""
+    options = stage.options
+    return {
+        "base": stage.name_of("model") if options else "A dual encoder of unknown base",
+        "has_records": uses_records(options),
+        "is_toy": str(options.get("model", "")).startswith("world/"),
         "pairs": stage.pairs(),
         "records": _records(stage),
         "blend": options.get("blend", 1),
         "steps": f"{stage.summary['steps']:,}" if "steps" in stage.summary else "unknown",
         "seed": options.get("seed", "unknown"),
-        "license": license,
     }
-    return render("model_card", header, values)
 
 
 def _records(stage: StageFolder) -> str:

@@ -18,9 +18,9 @@ from typing import Any, Literal, TypeVar
 
 import httpx
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
-from huggingface_hub.constants import ENDPOINT
+from huggingface_hub.constants import ENDPOINT  # seen with huggingface_hub 1.33
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import validate_repo_id  # seen with huggingface_hub 1.33
 
 from repair_hf.hub.files import Parcel, pack_model, pack_records
 from repair_hf.runtime.options import UserError

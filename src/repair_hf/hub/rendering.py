@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
-from huggingface_hub.repocard_data import CardData
+from huggingface_hub import CardData
 from jinja2 import Environment, StrictUndefined
 
 from repair_hf.analysis.tables import NONE

@@ -188,7 +188,7 @@ class BatchAPI:
         """Call one of LiteLLM's functions, once."""
         litellm = load_litellm()
         import openai
-        from litellm.llms.base_llm.chat.transformation import BaseLLMException
+        from litellm.llms.base_llm.chat.transformation import BaseLLMException  # seen with litellm 1.106
 
         watch_responses()
         call = getattr(litellm, name)  # in a thread: the asyncio functions leave connections open

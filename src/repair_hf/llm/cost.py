@@ -151,7 +151,7 @@ def price_per_image(model: str) -> float | None:
 
 def image_prices(model: str) -> dict[str, Any]:
     """Return what LiteLLM lists of an image model; empty if nothing."""
-    prices = load_litellm().model_cost
+    prices = load_litellm().model_cost  # seen with litellm 1.106
     return prices.get(model) or prices.get(model.partition("/")[2], {})
 
 
@@ -191,7 +191,7 @@ def bill(found: Reading, model: str, *, batch: bool) -> tuple[int, int, float | 
             prompt_tokens_details={"cached_tokens": tokens.cached},
         )
         if batch:
-            dollars = sum(litellm.cost_calculator.batch_cost_calculator(usage, model))
+            dollars = sum(litellm.cost_calculator.batch_cost_calculator(usage, model))  # seen with litellm 1.106
         else:  # by the model that was asked for: LiteLLM's own figure uses the name in the response
             dollars = sum(litellm.cost_per_token(model=model, usage_object=usage))
     return tokens.prompt, tokens.completion, dollars

@@ -232,7 +232,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _named_wait(error: Any, body: Any) -> float | None:
     """Read the seconds to wait from the header Retry-After (a number or a date) or from Gemini's `retryDelay`."""
-    headers = vars(error).get("litellm_response_headers") or {}  # missing if no response came
+    # Missing if no response came. LiteLLM names the attribute nowhere; seen with litellm 1.106.
+    headers = vars(error).get("litellm_response_headers") or {}
     value = headers.get("retry-after", "")
     if value.replace(".", "", 1).isdecimal():
         return float(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import warnings
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,7 @@ THINKING_TOKENS = 4096  # mostly some hundred suffice; an answer that is cut off
 def load_litellm() -> ModuleType:
     """Import LiteLLM with the price list that it ships, and without its output to the terminal."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    _ignore_warnings()
     import litellm
 
     litellm.suppress_debug_info = True
@@ -25,6 +27,12 @@ def load_litellm() -> ModuleType:
     if logger.level == logging.NOTSET:  # the user did not set LITELLM_LOG
         logger.setLevel(logging.ERROR)  # its warnings about a model come with every request
     return litellm
+
+
+@cache
+def _ignore_warnings() -> None:
+    """Ignore what pydantic says of some of LiteLLM's classes, which are built when they are first used."""
+    warnings.filterwarnings("ignore", r"Items? '.*' on TypedDict class '\w+' (is|are) using the `Read", UserWarning)
 
 
 def find_provider(model: str) -> tuple[str, str]:
@@ -90,6 +98,6 @@ def thinking_room(model: str, reasoning_effort: str | None) -> int:
 def mapped(model: str, reasoning_effort: str) -> dict[str, Any]:
     """Return what LiteLLM makes of an effort for this model."""
     name, provider = find_provider(model)
-    return load_litellm().utils.get_optional_params(
+    return load_litellm().utils.get_optional_params(  # seen with litellm 1.106
         model=name, custom_llm_provider=provider, reasoning_effort=reasoning_effort, drop_params=True
     )

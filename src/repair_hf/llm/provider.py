@@ -162,7 +162,8 @@ async def response_of(call: Awaitable[Any], model: str, seconds: float) -> tuple
 def watch_responses() -> None:
     """Let no response of a provider fill the memory or lead elsewhere, and keep its body before LiteLLM reads it.
 
-    LiteLLM has no limit, takes a transport only for some providers, and loses the bodies that it cannot read.
+    LiteLLM has no limit, takes a transport only for some providers, and loses the bodies that it cannot read. So two
+    classes are changed for the whole process. Seen with litellm 1.106 and httpx 0.28.
     """
     import httpx
     from litellm.llms.custom_httpx.aiohttp_transport import LiteLLMAiohttpTransport
@@ -257,7 +258,7 @@ def read_response(value: Any, model: str, response: Any = None) -> Reading:
     """
     found = read_body(value)
     if found is None and response is not None:
-        found = read_body(response.model_dump()) or Reading(finish="empty")
+        found = read_body(response.model_dump(warnings=False)) or Reading(finish="empty")
     if found is None:
         raise UnreadableBody(model, value)
     if found.error:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import faiss
 import numpy as np
-from datasets.search import FaissIndex
+from datasets.search import FaissIndex  # seen with datasets 5.2
 
 from repair_hf.mining.queries import Queries, Ranking
 from repair_hf.mining.ranking import positives_of, rank_some, sides

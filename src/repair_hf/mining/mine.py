@@ -19,11 +19,9 @@ from repair_hf.mining.random_failures import at_random
 from repair_hf.mining.ranking import check_embeddings
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.pairs.truth import Truth, truth_of
-from repair_hf.runtime.options import UserError, expect, fill
+from repair_hf.runtime.options import IN_MEMORY, UserError, expect, fill
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.stage import Stage
-
-IN_MEMORY = "a model in memory"
 
 
 def mine(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from datasets import Dataset, Image
-from datasets.features.features import require_decoding
+from datasets.features.features import require_decoding  # seen with datasets 5.2
 
 from repair_hf.pairs.cells import anchored, misplaced, own_folders, uncopied
 from repair_hf.pairs.images import UNDECODABLE, TooLarge, open_image

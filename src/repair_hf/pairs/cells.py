@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, Image, config
 from huggingface_hub import constants
-from huggingface_hub.file_download import repo_folder_name
+from huggingface_hub.file_download import repo_folder_name  # seen with huggingface_hub 1.33
 
 CELLS_PER_READ = 256
 MIDDLE = 4096  # bytes
@@ -34,6 +34,7 @@ def own_folders(source: str | Path) -> list[Path]:
     if (path := Path(source).absolute()).exists():
         folder = path if path.is_dir() else path.parent
         return [folder, *(place.parent / "blobs" for place in folder.parents if place.name == "snapshots")]
+    # Where `datasets` unpacks archives is said by its config alone. Seen with datasets 5.2.
     fetched = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=str(source), repo_type="dataset")
     return [fetched, Path(config.DOWNLOADED_DATASETS_PATH), Path(config.EXTRACTED_DATASETS_PATH)]
 

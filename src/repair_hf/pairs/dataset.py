@@ -24,11 +24,11 @@ from repair_hf.pairs.problems import Problem, Problems
 from repair_hf.pairs.rows import Listing, Row
 from repair_hf.pairs.sources import read_listing
 from repair_hf.runtime.items import Items, digest_each
-from repair_hf.runtime.options import PairsOptions, UserError, expect
+from repair_hf.runtime.options import IN_MEMORY, PairsOptions, UserError, expect
 
 logger = logging.getLogger(__name__)
 
-IN_MEMORY = "a dataset in memory"
+DATASET = f"a dataset {IN_MEMORY}"  # in messages
 MAKE_PAIRS = "Pairs, from `load_pairs(PATH)` or `Pairs.from_dataset(DATASET)`"  # for errors
 CAPTIONS = Features({"caption_id": Value("string"), "caption": Value("string"), "image_index": Value("int64")})
 
@@ -51,7 +51,7 @@ class Pairs:
     problems: tuple[Problem, ...] = ()
     looks: tuple[str, ...] = ()
     whole: tuple[int, int] | None = None
-    source: PairsOptions = field(default_factory=lambda: PairsOptions(IN_MEMORY, split="all"))
+    source: PairsOptions = field(default_factory=lambda: PairsOptions(DATASET, split="all"))
 
     @classmethod
     def from_dataset(
@@ -194,7 +194,7 @@ def _load(options: PairsOptions, data: Dataset | DatasetDict | None) -> Pairs:
     images, captions = _image_table(listing, rows, looks, options), _caption_table(rows, options.max_captions)
     if expected is not None:
         logger.info("%s %s: %d images, %d captions.", expected.benchmark, expected.split, len(images), len(captions))
-    known = options if data is None else replace(options, pairs=IN_MEMORY)
+    known = options if data is None else replace(options, pairs=DATASET)
     return Pairs(images, captions, problems.found(), tuple(each.look for each in looks), whole, known)
 
 
@@ -242,7 +242,7 @@ def _report(problems: Problems, options: PairsOptions, *, is_empty: bool) -> Non
 def _image_table(listing: Listing, rows: list[Row], looks: Sequence[Inspection], options: PairsOptions) -> Dataset:
     """Return the images of some rows; those that are transparent or deeper than 8 bits are drawn in plain RGB."""
     images, places = listing.images, [row.image for row in rows]
-    if images._indices is not None:  # a selection, which `add_column` would copy
+    if images._indices is not None:  # a selection, which `add_column` would copy; seen with datasets 5.2
         places = images._indices.column(0).to_numpy()[places].tolist()
         images = Dataset(images.data, DatasetInfo(features=images.features), fingerprint=images._fingerprint)
     if changed := [place for place, look in enumerate(looks) if look.is_transparent or look.is_deep]:

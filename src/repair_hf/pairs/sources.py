@@ -21,7 +21,7 @@ from datasets import (
     concatenate_datasets,
 )
 from datasets.exceptions import DatasetsError
-from datasets.features.features import require_decoding
+from datasets.features.features import require_decoding  # seen with datasets 5.2
 from yaml import YAMLError
 
 from repair_hf.pairs.annotations import read_annotations
@@ -129,7 +129,8 @@ def _by_split(data: Dataset | DatasetDict) -> dict[str, Dataset]:
 
 
 def _in_one_piece(data: Dataset) -> Dataset:
-    # without a fingerprint `datasets` would hash all images; `cast` would map them in memory
+    # Without a fingerprint `datasets` would hash all images; `cast` would map them in memory. Nothing public gives
+    # the fingerprint, or the rows of a selection. Seen with datasets 5.2.
     whole = Dataset(data.data.table, info=DatasetInfo(features=data.features), fingerprint=data._fingerprint)
     return whole if data._indices is None else whole.select(data._indices.column(0).to_numpy())
 

@@ -28,7 +28,7 @@ from datasets import (
     get_dataset_config_names,
     load_dataset_builder,
 )
-from datasets.arrow_writer import ArrowWriter
+from datasets.arrow_writer import ArrowWriter  # seen with datasets 5.2
 
 from repair_hf.pairs.admission import admit_images
 from repair_hf.pairs.dataset import Pairs

@@ -11,8 +11,9 @@ from functools import cache
 from pathlib import Path
 
 import httpx
-from huggingface_hub import constants
-from huggingface_hub.utils import HFValidationError, get_session, validate_repo_id
+from huggingface_hub import constants, get_session
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id  # seen with huggingface_hub 1.33
 
 logger = logging.getLogger(__name__)
 
@@ -60,4 +61,5 @@ def try_once(endpoint: str) -> None:
         logger.warning(
             "The Hub at %s cannot be reached (%s); only what is cached on this machine is used.", endpoint, error
         )
+        # Both libraries read their variables once, at import. Seen with huggingface_hub 1.33 and datasets 5.2.
         constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True

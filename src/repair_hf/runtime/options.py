@@ -16,6 +16,7 @@ from numbers import Real
 from operator import ge, gt, le
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+IN_MEMORY = "in memory"  # in place of the id or folder of data or a model that Python was given
 SEEDS = 2**32  # numpy takes seeds from 0 to below this
 _CHECKS = {"least": (ge, "at least"), "above": (gt, "above"), "most": (le, "at most")}
 

@@ -26,7 +26,7 @@ class Processes:
     def __init__(self) -> None:
         import torch.distributed
         from accelerate import PartialState
-        from accelerate.utils import parse_flag_from_env
+        from accelerate.utils import parse_flag_from_env  # seen with accelerate 1.15
 
         state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU") or is_launched_on_cpu())
         self.count: int = state.num_processes

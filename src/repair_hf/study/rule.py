@@ -12,6 +12,7 @@ from repair_hf.analysis.tables import NONE
 from repair_hf.study.methods import CANDIDATES, PLAIN
 from repair_hf.study.results import BLENDS
 from repair_hf.study.statistics import MEASURES, Estimate, Lines, over_worlds
+from repair_hf.training.options import WITH_GRID
 
 WORLDS = ("small", "large")
 
@@ -34,7 +35,7 @@ def apply_rule(worlds: Sequence[Lines]) -> Finding | None:
 
     def simplicity(name: str) -> tuple[float, ...]:
         method = known[name]
-        return method.loss in ("grid", "both"), method.fill == "paper", round(items[name]), -scores[name].mean
+        return method.loss in WITH_GRID, method.fill == "paper", round(items[name]), -scores[name].mean
 
     winner = min(tied, key=simplicity)
     rows = []

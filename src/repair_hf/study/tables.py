@@ -14,6 +14,7 @@ import pandas as pd
 
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.tables import NONE, markdown
+from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.study.methods import DEFAULT, OPTIONS, PAPER, PLAIN, RULED
 from repair_hf.study.results import BASE, Cell, Row
@@ -137,7 +138,7 @@ def tables_of(rows: Sequence[Row], paper: str | None, left_out: Mapping[str, str
             ).rename(columns=lambda head: head.replace("_", " "))
             if table.name == "methods" and paper is not None:
                 figures = published_results(paper)
-                for way in ("i2t", "t2i"):
+                for way in DIRECTIONS:
                     each = [figures.get(name, {}).get(f"{way}_R@1") or NONE for name in names]
                     frame[f"paper ({paper}): R@1 {way.upper()}"] = each
             found += [Finding(table.name + suffix, table.title + where, f"{size} {table.note}", frame)] if own else []

@@ -80,7 +80,7 @@ def check_pipeline(options: EditorOptions, *, device: str | None = None, from_te
     """
     import torch
     from diffusers import DiffusionPipeline
-    from diffusers.pipelines.auto_pipeline import AUTO_TEXT2IMAGE_PIPELINES_MAPPING
+    from diffusers.pipelines.auto_pipeline import AUTO_TEXT2IMAGE_PIPELINES_MAPPING  # seen with diffusers 0.42
 
     name, offload = options.editor.removeprefix("diffusers:"), options.editor_offload
     place = torch.device(device) if device else processes().device
@@ -88,7 +88,7 @@ def check_pipeline(options: EditorOptions, *, device: str | None = None, from_te
         raise UserError(f"`editor_offload` ({offload}) needs a GPU, but this runs on the CPU; leave it out.")
     settle_hub(name)
     with _explained(name), warnings.catch_warnings(action="ignore"):
-        kind = DiffusionPipeline.load_config(name)["_class_name"]
+        kind = DiffusionPipeline.load_config(name)["_class_name"]  # of model_index.json; seen with diffusers 0.42
     if from_text and kind not in {pipeline.__name__ for pipeline in AUTO_TEXT2IMAGE_PIPELINES_MAPPING.values()}:
         raise UserError(
             f"--editor {name} is a {kind}: it edits images but cannot draw from text alone, as the methods stablerep "
@@ -157,7 +157,8 @@ class DiffusersEditor:
         width, height = size
         settings: dict[str, Any] = {"num_inference_steps": self.steps, "num_images_per_prompt": count}
         settings |= {"width": width, "height": height}
-        # Without these FLUX Kontext works at a megapixel. diffusers documents both, the second despite its name.
+        # Without these FLUX Kontext works at a megapixel. diffusers documents both, the second despite its name. Seen
+        # with diffusers 0.42.
         settings |= {"max_area": width * height, "_auto_resize": False}
         if self.pipeline.config.get("is_distilled"):
             settings["guidance_scale"] = 1.0  # a distilled model has no guidance, and warns if asked for it

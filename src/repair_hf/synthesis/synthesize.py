@@ -22,7 +22,7 @@ from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.records.dataset import load_records, save_records, summarize
 from repair_hf.runtime.disk import naming_full_disk
 from repair_hf.runtime.items import check_items
-from repair_hf.runtime.options import UserError, expect, fields_of, fill
+from repair_hf.runtime.options import IN_MEMORY, UserError, expect, fields_of, fill
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
@@ -45,7 +45,6 @@ from repair_hf.synthesis.rounds import earlier_rounds, leave_out, names_in
 from repair_hf.synthesis.sources import SourceImages
 
 SPACE = 4 * 2**20  # bytes that a run needs at least: some thousand answers
-IN_MEMORY = "in memory"
 NEEDS = ("directions", "open", "llm", "attempts", "images", "paid", "seconds")  # keys of a summary
 
 

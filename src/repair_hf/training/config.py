@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from accelerate.utils import parse_flag_from_env
-from transformers import TrainingArguments
-from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+from accelerate.utils import parse_flag_from_env  # seen with accelerate 1.15
+from transformers import IntervalStrategy, TrainingArguments
+from transformers.trainer_utils import SaveStrategy  # seen with transformers 5.23
 
 from repair_hf.runtime.options import Bounded, UserError, changed, neutral_names
 from repair_hf.runtime.processes import check_launch, is_launched_on_cpu
 from repair_hf.runtime.redaction import hide_keys
-from repair_hf.training.options import Hyperparameters
+from repair_hf.training.options import WITH_GRID, Hyperparameters
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
             self.dataloader_num_workers = 0 if self.use_cpu or not torch.accelerator.is_available() else WORKERS
         self.restore_callback_states_from_checkpoint |= self.early_stopping_patience is not None
         self._check_values()
-        if self.grid_weight is None and self.loss in ("grid", "both"):
+        if self.grid_weight is None and self.loss in WITH_GRID:
             self.grid_weight = 0.5 if self.paper else 1.0
         TrainingArguments.__post_init__(self)  # type: ignore[no-untyped-call]
         check_launch(self.world_size)
@@ -81,7 +81,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
         if any(map(parse_flag_from_env, ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"))):
             raise UserError("The launcher shards the model, and the loss needs the whole. Use recipes/accelerate.")
         for name, value in (("grid_weight", self.grid_weight), ("grid_mean", self.grid_mean != "grids")):
-            if value and self.loss not in ("grid", "both"):
+            if value and self.loss not in WITH_GRID:
                 raise UserError(f"`{name}` changes nothing with `loss` {self.loss}; add `loss` grid or both.")
         if self.lora_rank is None and self.lora_towers != "both":
             raise UserError(f"`lora_towers` {self.lora_towers} changes nothing without `lora_rank`; leave it out.")
@@ -100,7 +100,8 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
 
     def _check_trackers(self) -> None:
         """Check that transformers knows the trackers, and that their packages are installed."""
-        from transformers.integrations import get_reporting_integration_callbacks  # here, because a help needs none
+        # Here, because a help needs none. Seen with transformers 5.23.
+        from transformers.integrations import get_reporting_integration_callbacks
 
         for name in self.report_to:  # type: ignore[union-attr]  # transformers has made it a list
             try:

@@ -12,6 +12,7 @@ from repair_hf.runtime.options import SEEDS, Bounded, Declaration, TruthOptions,
 
 Fill = Literal["edits", "paper"]
 Loss = Literal["batch", "grid", "both", "none"]
+WITH_GRID: tuple[Loss, ...] = ("grid", "both")
 GridMean = Literal["grids", "anchors"]
 Positives = Literal["own", "known"]
 Metric = Literal["t2i_MRR", "i2t_MRR", "t2i_R@1", "i2t_R@1", "t2i_R@5", "i2t_R@5", "t2i_R@10", "i2t_R@10"]
@@ -155,6 +156,9 @@ class Hyperparameters(Bounded):
     auto_find_batch_size: bool = fixed(False)
     bf16_full_eval: bool = fixed(False)
     fp16_full_eval: bool = fixed(False)
+    # older names of `activation_checkpointing`, of which transformers warns
+    gradient_checkpointing: bool | None = fixed()
+    gradient_checkpointing_kwargs: Any = fixed()
     # the loss needs the whole model in every process; `chunk_size` saves memory
     fsdp: Any = fixed()
     fsdp_config: Any = fixed()

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import DefaultFlowCallback, Trainer, TrainerCallback
-from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+from transformers import DefaultFlowCallback, IntervalStrategy, Trainer, TrainerCallback
+from transformers.trainer_utils import SaveStrategy  # seen with transformers 5.23
+
+from repair_hf.training.options import WITH_GRID
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +64,7 @@ def plan(trainer: Any, steps: int | None = None) -> dict[str, Any]:
 
 def warn_of_plan(planned: dict[str, Any]) -> None:
     """Warn of a training that leaves most edits of a direction out, or most of whose batches have no grid."""
-    if planned["objective"] in ("grid", "both") and planned["batches_without_grid"] > ENOUGH:
+    if planned["objective"] in WITH_GRID and planned["batches_without_grid"] > ENOUGH:
         logger.warning(
             "%.0f%% of the batches have no grid, so their grid loss is 0. Synthesize more records, raise "
             "`per_device_train_batch_size`, or use `loss` batch.",

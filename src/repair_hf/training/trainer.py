@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, ProcessorMixin, Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import TrainOutput  # seen with transformers 5.23
 
 from repair_hf.encoder.adapters import as_json, check_model, limit_training
 from repair_hf.encoder.augmentation import cropped
@@ -27,10 +27,10 @@ from repair_hf.encoder.opening import Retriever, open_encoder
 from repair_hf.encoder.pixel_store import pixels_of
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.evaluation.retrieval import evaluate_retrieval
-from repair_hf.pairs.dataset import IN_MEMORY, MAKE_PAIRS, Pairs
+from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.disk import check_room, naming_full_disk
-from repair_hf.runtime.options import UserError, expect, flags, neutral_names
+from repair_hf.runtime.options import IN_MEMORY, UserError, expect, flags, neutral_names
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
 from repair_hf.training.batches import OneCaptionPerImage, collator_of
@@ -224,6 +224,7 @@ class RepairTrainer(Trainer):
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor | int | None]:
         """Return no batch after the last step: a run that is resumed from there would take one more."""
+        # no callback is asked before that one; seen with transformers 5.23
         if self.state.global_step >= self.state.max_steps:
             return [], None
         return super().get_batch_samples(epoch_iterator, num_batches, device)
