@@ -71,7 +71,7 @@ class LiteLLM:
     async def __call__(self, request: Mapping[str, Any]) -> Reply:
         if not self._may_try_schema or "response_format" not in request:
             return await self._send(self.fitted(request))
-        is_plain, self._faults = self._faults == PLAIN_AFTER, 0 if self._faults == PLAIN_AFTER else self._faults
+        is_plain = self._faults >= PLAIN_AFTER
         try:
             if is_plain:
                 reply = await self._send(self.fitted(request))
@@ -82,7 +82,8 @@ class LiteLLM:
                 raise
             reply, is_plain = await self._send(self.fitted(request)), True
         except PassingError as error:
-            self._faults += error.is_server_fault and not is_plain
+            if error.is_server_fault:
+                self._faults = 0 if is_plain else self._faults + 1
             raise
         if is_plain and self._may_try_schema:  # of several requests at once the first one says so
             logger.info("%s rejects structured output; requests are sent without it.", request["model"])
