@@ -258,7 +258,7 @@ def read_response(value: Any, model: str, response: Any = None) -> Reading:
     """
     found = read_body(value)
     if found is None and response is not None:
-        found = read_body(response.model_dump()) or Reading(finish="empty")
+        found = _read_shaped(response.model_dump_json().encode())
     if found is None:
         raise UnreadableBody(model, value)
     if found.error:
@@ -268,4 +268,14 @@ def read_response(value: Any, model: str, response: Any = None) -> Reading:
         if isinstance(error, PassingError):
             error.may_be_billed = bool(found.tokens and found.tokens.completion) or found.is_odd
         raise error
+    return found
+
+
+def _read_shaped(body: bytes) -> Reading | None:
+    """Read what LiteLLM made of a body, and keep it in the body's place; None if it says nothing."""
+    found = read_body(parse_body(body))
+    if found is None or not (found.text or found.word or found.pictures or found.addresses or found.error):
+        return None
+    if keep := KEEP.get():  # a later process could not read the body
+        keep(body)
     return found
