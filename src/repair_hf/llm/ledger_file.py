@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import filelock
 import psutil
 
 from repair_hf.runtime.options import UserError
@@ -58,6 +59,28 @@ INSERT INTO total SELECT TOTAL(COALESCE(dollars, worst)), TOTAL(calls) FROM call
 PRAGMA user_version = 1;
 COMMIT;
 """
+
+
+def locks_of(path: Path) -> list[Path]:
+    """Return the lock files of the processes that have a ledger open, or were killed with it."""
+    return sorted(path.parent.glob(f"{path.name}.*.lock"))
+
+
+def check_log(path: Path) -> None:
+    """Check that a ledger which its last process did not close has its log, with what that process paid.
+
+    Raises:
+        UserError: If it is gone, so that all of this would be paid again.
+    """
+    locks = [] if _log_of(path) else locks_of(path)
+    if not locks or _is_network_drive(path.parent):
+        return
+    for file in locks:
+        with suppress(filelock.Timeout), filelock.FileLock(file, blocking=False):
+            raise UserError(
+                f"{path} was not closed, and what was paid last stood in {path.name}-wal, which is gone. Put it back, "
+                f"or delete {file} to pay for that anew."
+            )
 
 
 def connect(path: str | Path) -> sqlite3.Connection:
