@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
@@ -111,7 +112,7 @@ def connect(path: str | Path) -> sqlite3.Connection:
         database.executescript(_TABLES)
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter is of SQLite's message
         database.close()
-        if isinstance(error, sqlite3.OperationalError) and "malformed" not in str(error):
+        if isinstance(error, sqlite3.OperationalError) and not re.search("malformed|locked", str(error)):
             raise  # a full disk, or a folder that cannot be written to
         raise damaged(path, error) from error
     return database
