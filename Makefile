@@ -30,7 +30,7 @@ test-oldest: .venv-oldest/ready  ## Run the tests with the oldest releases that 
 test-page: .venv-page/ready  ## Open every page in Chromium, drive the one of `repair-hf annotate` and test trackers; an environment of its own.
 	.venv-page/bin/python -m pytest -W default -rs tests/analysis/people tests/training/test_trackers.py
 
-crosscheck: .venv-crosscheck/ready  ## Hold our numbers and exports to CLIP_benchmark and open_clip; an environment of its own, of some GB.
+crosscheck: .venv-crosscheck/ready  ## Hold our numbers and exports to CLIP_benchmark and open_clip, and ask a small LLM on llama.cpp; an environment of its own, of some GB.
 	.venv-crosscheck/bin/python -m pytest -W default -rs -m 'not gpu' tests/crosscheck tests/benchmarks tests/encoder/test_sentence_encoder.py
 
 gpu: .venv/ready  ## Run the tests that need an NVIDIA GPU; without one, say so in one line.

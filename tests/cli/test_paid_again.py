@@ -1,5 +1,6 @@
 """`repair-hf synthesize` with a hosted LLM and a hosted editor pays for nothing that it, or another folder, has."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from ledgers import ledger_in, rows
 from provider_server import ProviderServer
 
 from repair_hf.cli.main import main
+from repair_hf.llm.ledger_file import take_over
 
 
 @pytest.fixture
@@ -48,6 +50,27 @@ def test_a_ledger_that_lost_its_payments_is_an_error_and_nothing_is_bought(hoste
     capsys.readouterr()
     assert synthesize(tmp_path / "r") == 2
     assert biller.counts == paid and "its ledger holds 0" in capsys.readouterr().err
+
+
+def test_a_killed_run_whose_log_is_gone_is_an_error_and_nothing_is_bought(hosted, tmp_path, capsys):
+    biller, synthesize = hosted
+    assert synthesize(tmp_path / "whole", "--limit", "4") == 0
+    folder, paid = tmp_path / "killed", biller.counts.copy()
+    folder.mkdir()
+    with ledger_in(tmp_path / "live") as ledger:  # a copy of a folder in use is what a kill leaves
+        take_over(ledger.database, ".", tmp_path / "whole", moves=True)
+        for path in (tmp_path / "live").iterdir():
+            shutil.copy(path, folder)
+    (log,) = folder.glob("*-wal")
+    log.rename(tmp_path / "log")
+    capsys.readouterr()
+    for _ in range(2):
+        assert synthesize(folder, "--limit", "4") == 2
+        assert "ledger.sqlite-wal, which is gone. Put it back" in capsys.readouterr().err
+    (tmp_path / "log").rename(log)
+    (folder / "ledger.sqlite-shm").unlink()
+    assert synthesize(folder, "--limit", "4") == 0 and biller.counts["answer"] == paid["answer"]
+    assert not list(folder.glob("ledger.sqlite?*"))  # closed again
 
 
 def test_a_folder_that_left_the_one_of_its_ledger_is_an_error_and_nothing_is_bought(hosted, tmp_path, capsys):

@@ -123,6 +123,7 @@ IMAGE_ROWS = [
     Row("no image, finish IMAGE_OTHER", "gemini", gemini_drew("IMAGE_OTHER", parts=[]), "once more", "usage"),
     Row("text in place of an image", "gemini", gemini_drew(parts=[{"text": "Sorry."}]), "once more", "usage"),
     Row("no image, finish IMAGE_SAFETY", "gemini", gemini_drew("IMAGE_SAFETY", parts=[]), "refused", "usage"),
+    Row("JSON that is no image", "openai", Wire(body={"result": "done"}), "once more, then stop", "highest"),
     Row("a web page in place of an image", "openai", Wire(body=b"<html>"), "once more, then stop", "highest"),
 ]
 

@@ -11,6 +11,7 @@ from ledgers import ledger_in
 from repair_hf.llm.batch_api import Finished
 from repair_hf.llm.errors import RejectedRequest
 from repair_hf.llm.ledger import Ceilings, Reply, Topic
+from repair_hf.llm.ledger_file import locks_of
 from repair_hf.llm.options import RequestOptions
 from repair_hf.llm.sending import Question, Retries, Sender
 
@@ -111,6 +112,9 @@ class Process:
     def kill(self, loop: asyncio.AbstractEventLoop) -> None:
         self.ledger.database.close()  # nothing that runs on the way out is written
         self.ledger._lock.release()  # as the system does
+        if not self.ledger.path.with_name("ledger.sqlite-wal").exists():  # closing has merged it, which no kill does
+            for lock in locks_of(self.ledger.path):
+                lock.unlink()
         for task in [*self.tasks, *self.sender._tasks.values()]:
             task.cancel()
         end(loop, self.tasks)

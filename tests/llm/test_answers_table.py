@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from ledgers import ledger_in, rows, send_once
-from provider_server import Script
+from provider_server import Script, Wire
 
 from repair_hf.llm.answers import RefusedAnswer
 from repair_hf.llm.client import ChatModel
+from repair_hf.llm.cost import price_per_token
 from repair_hf.llm.errors import FailedRequest, PassingError, ProviderError
 from repair_hf.llm.provider import KEEP
 from tests.llm.answers_table import GOOD, ROWS, Row, as_markdown
@@ -50,9 +51,22 @@ def test_the_documentation_shows_the_table():
     assert as_markdown() in page, f"put this into docs/synthesis.md:\n{as_markdown()}"
 
 
-def test_a_body_that_a_killed_process_has_received_is_read_and_not_asked_for(with_chat, tmp_path, monkeypatch):
+CLAUDE_SAYS = {
+    "id": "1",
+    "type": "message",
+    "role": "assistant",
+    "model": "m",
+    "content": [{"type": "text", "text": GOOD}],
+    "stop_reason": "end_turn",
+    "usage": {"input_tokens": 1000, "output_tokens": 100},
+}
+
+
+@pytest.mark.parametrize("model", [PRICED, "anthropic/claude-sonnet-4-5"])
+def test_a_body_that_a_killed_process_has_received_is_read_and_not_asked_for(model, with_chat, tmp_path, monkeypatch):
     """The process dies between the body and the reply: its ledger is closed before the row is answered."""
-    script = Script(GOOD)
+    script = Script(GOOD if model == PRICED else Wire(body=CLAUDE_SAYS))
+    price_in, price_out = price_per_token(model)
     answered = "repair_hf.llm.ledger.Ledger.answer"
 
     async def ask_once(chat: ChatModel):
@@ -65,12 +79,12 @@ def test_a_body_that_a_killed_process_has_received_is_read_and_not_asked_for(wit
         patch.setattr(answered, die)
         patch.setattr("repair_hf.llm.ledger.Ledger.give_up", lambda *_, **__: None)
         with pytest.raises(asyncio.CancelledError):
-            with_chat(script, ask_once, PRICED)
+            with_chat(script, ask_once, model)
     (received,) = rows(tmp_path, "received")
     assert b"it fits" in received["body"] and received["worst"] > 0
-    assert with_chat(script, ask_once, PRICED).valid and len(script.questions) == 1
+    assert with_chat(script, ask_once, model).valid and len(script.questions) == 1
     (row,) = rows(tmp_path)
-    assert row["body"] is None and row["dollars"] == pytest.approx(1000 * 0.15e-6 + 100 * 0.6e-6)
+    assert row["body"] is None and row["dollars"] == pytest.approx(1000 * price_in + 100 * price_out)
 
 
 def test_a_body_that_nothing_can_read_is_kept_but_no_key(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from provider_server import KEY, Script, Wire, error, said
 
 from repair_hf.llm.client import ProviderError, RefusedAnswer, UnparsedAnswer
 from repair_hf.llm.loading import THINKING_TOKENS
+from repair_hf.llm.sending import Retries
 from tests.llm.asking import GOOD, PRICED, QUESTION, Verdict, texts
 
 # What an answer looks like
@@ -41,6 +42,17 @@ def test_an_unknown_model_is_asked_for_form_and_again_only_if_it_takes_it(with_c
     forms: list[bool] = []
     assert all(verdict.valid for verdict in with_chat(answer, work, concurrency=8))
     assert forms == ([True] * 8 if status == 200 else [True] + [False] * 8)
+
+
+def test_many_at_once_on_a_server_that_answers_500_to_a_schema(with_chat):
+    def answer(question) -> str | Wire:
+        return Wire(500, error("openai", 500, "boom")) if "response_format" in question.body else GOOD
+
+    async def work(chat):
+        return await asyncio.gather(*map(partial(chat.ask, stage="a", direction="t2i", schema=Verdict), texts(0, 16)))
+
+    quick = Retries(attempts=5, first_wait=0.01)
+    assert all(verdict.valid for verdict in with_chat(answer, work, concurrency=16, retries=quick))
 
 
 def test_wrong_types_are_repaired_once(ask):

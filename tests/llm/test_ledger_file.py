@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import threading
+from contextlib import closing
 
 import pytest
 from ledgers import ledger_in, pay, rows, send_once
@@ -25,6 +26,17 @@ def test_a_damaged_ledger_is_an_error_that_names_it(tmp_path):
     for look in (ledger_in, rows):
         with pytest.raises(UserError, match="ledger.sqlite"):
             look(tmp_path)
+
+
+def test_a_ledger_that_another_program_holds_is_in_use_and_not_damaged(tmp_path, monkeypatch):
+    pay(tmp_path, "key")
+    monkeypatch.setattr(ledger_file, "PATIENCE", 0.1)
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        for look in (ledger_in, rows, lambda folder: find_ledger(folder / "run")):
+            with pytest.raises(UserError, match="in use by another process .*later") as caught:
+                look(tmp_path)
+            assert "delete" not in str(caught.value)
 
 
 def test_a_run_finds_the_ledger_of_a_folder_above_it_only_if_it_paid_there(tmp_path):

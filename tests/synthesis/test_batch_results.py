@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import pytest
 from batch_server import BatchServer
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from ledgers import ledger_in, rows
 from provider_server import said
 
-from repair_hf.llm.batch_api import TOO_LARGE, BatchAPI
+from repair_hf.llm.batch_api import LATE, TOO_LARGE, BatchAPI
 from repair_hf.llm.batches import Batches
 from repair_hf.llm.errors import ProviderError
 from repair_hf.toyworld.server import Response
@@ -78,6 +79,19 @@ def test_requests_of_a_finished_batch_without_an_answer_are_lost_and_count(conte
         asyncio.run(submitted(ledger, server.base_url, requests=4))
         asyncio.run(Batches(MODEL, ledger, base_url=server.base_url, retries=QUICK).collect())
         assert ledger.total[1] == 4 and len(rows(tmp_path, "lost")) == lost
+
+
+@pytest.mark.parametrize(("age", "lost"), [(0, 0), (LATE + 60, 4)])
+def test_a_completed_batch_that_names_no_file_is_waited_for_a_little_and_then_lost(age, lost, tmp_path):
+    """Its files may be named a moment later; for ever it would block every later run."""
+    with BatchServer(lambda body: "fine") as server, ledger_in(tmp_path) as ledger:
+        look = server.batches._look
+        bare = {"output_file_id": None, "error_file_id": None}
+        asyncio.run(submitted(ledger, server.base_url, requests=4))
+        server.batches._look = lambda batch: look(batch) | bare | {"completed_at": int(time.time()) - age}
+        batches = Batches(MODEL, ledger, base_url=server.base_url, retries=QUICK)
+        assert not asyncio.run(batches.collect())
+        assert (batches.waiting, len(rows(tmp_path, "lost"))) == (4 - lost, lost) and ledger.total == (1.0, 4)
 
 
 def test_a_mass_of_rejections_is_not_final_in_a_batch_either(tmp_path):

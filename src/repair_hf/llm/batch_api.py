@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ TOO_LARGE = "token_limit_exceeded"  # more tokens than the provider queues
 PROVIDERS = ("openai", "azure", "vertex_ai", "litellm_proxy")  # LiteLLM passes batches of OpenAI's form to these
 ENDPOINT = "/v1/chat/completions"
 TIMEOUT = 600.0  # seconds; a file may have a hundred megabytes
+LATE = 600.0  # seconds; a batch without files is given up so long after its end
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 
@@ -120,7 +122,7 @@ class BatchAPI:
         """
         batch = await self._call("retrieve_batch", id, model=self.model)
         files = [file for file in (batch.output_file_id, batch.error_file_id) if file]
-        if batch.status not in ENDED or (batch.status == "completed" and not files):
+        if batch.status not in ENDED or (batch.status == "completed" and not files and _is_fresh(batch)):
             return None
         if batch.status == "failed" and not files:
             faults = (batch.errors.data if batch.errors else None) or ()
@@ -205,6 +207,11 @@ class BatchAPI:
             if isinstance(error, openai.OpenAIError | ValueError):  # no key, or no bucket for Vertex AI's files
                 raise ProviderError(f"{self.model} cannot be asked for a batch: {reason_of(error)}") from None
             raise
+
+
+def _is_fresh(batch: Any) -> bool:
+    """Return whether a batch has just been completed, so that its files may still be named."""
+    return time.time() < (batch.completed_at or 0) + LATE
 
 
 def _page(page: Any) -> tuple[list[Any], str | None]:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import filelock
 
 from repair_hf.llm.calls import CALL, Call, Reply, Topic, format_dollars, packed, read_call, without_usage
-from repair_hf.llm.ledger_file import connect, damaged
+from repair_hf.llm.ledger_file import check_log, connect, damaged, locks_of
 from repair_hf.runtime.redaction import holds_key
 from repair_hf.runtime.run_folder import RunStopped
 
@@ -69,6 +69,7 @@ class Ledger:
         self._owner = secrets.token_hex(8)  # of this process's rows that are not settled
         self._highest: defaultdict[str, float] = defaultdict(float)  # bills above their reserve, by model
         self._measured: set[str] = set()  # models that this process has had an answer of
+        check_log(self.path)
         self.database = connect(path)
         self._lock = None if str(path) == ":memory:" else filelock.FileLock(self._lock_file(self._owner))
         if self._lock is not None:
@@ -85,13 +86,15 @@ class Ledger:
         """Close the file. Calls whose replies nobody waits for any more count as lost."""
         with suppress(sqlite3.OperationalError):  # on a full disk; the next run that opens it does the same
             self._settle(self._owner)
+            self.settle_dead()
         with suppress(sqlite3.OperationalError):  # unless another process has it open, one file holds all
             self.database.execute("PRAGMA busy_timeout = 0")
             self.database.execute("PRAGMA journal_mode = DELETE")
         self.database.close()
         if self._lock is not None:
-            self._lock.release()
+            # before the release, or another could take it for the lock of a killed process
             Path(self._lock.lock_file).unlink(missing_ok=True)
+            self._lock.release()
 
     @property
     def folder(self) -> Path:
@@ -226,7 +229,8 @@ class Ledger:
     def settle_dead(self) -> None:
         """Count what killed processes had reserved as lost, and give up their batches that were not submitted."""
         wanted = "SELECT DISTINCT owner FROM call WHERE owner IS NOT NULL AND owner != ?"
-        for (owner,) in self.database.execute(wanted, (self._owner,)).fetchall():
+        owners = {owner for (owner,) in self.database.execute(wanted, (self._owner,)).fetchall()}
+        for owner in owners | {lock.suffixes[-2][1:] for lock in locks_of(self.path)} - {self._owner}:
             lock = filelock.FileLock(self._lock_file(owner), blocking=False)
             with suppress(filelock.Timeout), lock:
                 self._settle(owner)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import filelock
 import psutil
 
 from repair_hf.runtime.options import UserError
@@ -60,6 +62,28 @@ COMMIT;
 """
 
 
+def locks_of(path: Path) -> list[Path]:
+    """Return the lock files of the processes that have a ledger open, or were killed with it."""
+    return sorted(path.parent.glob(f"{path.name}.*.lock"))
+
+
+def check_log(path: Path) -> None:
+    """Check that a ledger which its last process did not close has its log, with what that process paid.
+
+    Raises:
+        UserError: If it is gone, so that all of this would be paid again.
+    """
+    locks = [] if _log_of(path) else locks_of(path)
+    if not locks or _is_network_drive(path.parent):
+        return
+    for file in locks:
+        with suppress(filelock.Timeout), filelock.FileLock(file, blocking=False):
+            raise UserError(
+                f"{path} was not closed, and what was paid last stood in {path.name}-wal, which is gone. Put it back, "
+                f"or delete {file} to pay for that anew."
+            )
+
+
 def connect(path: str | Path) -> sqlite3.Connection:
     """Open a ledger for writing; it is created if missing.
 
@@ -88,7 +112,7 @@ def connect(path: str | Path) -> sqlite3.Connection:
         database.executescript(_TABLES)
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter is of SQLite's message
         database.close()
-        if isinstance(error, sqlite3.OperationalError) and "malformed" not in str(error):
+        if isinstance(error, sqlite3.OperationalError) and not re.search("malformed|locked", str(error)):
             raise  # a full disk, or a folder that cannot be written to
         raise damaged(path, error) from error
     return database

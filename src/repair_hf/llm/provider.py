@@ -71,7 +71,7 @@ class LiteLLM:
     async def __call__(self, request: Mapping[str, Any]) -> Reply:
         if not self._may_try_schema or "response_format" not in request:
             return await self._send(self.fitted(request))
-        is_plain, self._faults = self._faults == PLAIN_AFTER, 0 if self._faults == PLAIN_AFTER else self._faults
+        is_plain = self._faults >= PLAIN_AFTER
         try:
             if is_plain:
                 reply = await self._send(self.fitted(request))
@@ -82,7 +82,8 @@ class LiteLLM:
                 raise
             reply, is_plain = await self._send(self.fitted(request)), True
         except PassingError as error:
-            self._faults += error.is_server_fault and not is_plain
+            if error.is_server_fault:
+                self._faults = 0 if is_plain else self._faults + 1
             raise
         if is_plain and self._may_try_schema:  # of several requests at once the first one says so
             logger.info("%s rejects structured output; requests are sent without it.", request["model"])
@@ -258,7 +259,7 @@ def read_response(value: Any, model: str, response: Any = None) -> Reading:
     """
     found = read_body(value)
     if found is None and response is not None:
-        found = read_body(response.model_dump(warnings=False)) or Reading(finish="empty")
+        found = _read_shaped(response.model_dump_json(warnings=False).encode())
     if found is None:
         raise UnreadableBody(model, value)
     if found.error:
@@ -268,4 +269,14 @@ def read_response(value: Any, model: str, response: Any = None) -> Reading:
         if isinstance(error, PassingError):
             error.may_be_billed = bool(found.tokens and found.tokens.completion) or found.is_odd
         raise error
+    return found
+
+
+def _read_shaped(body: bytes) -> Reading | None:
+    """Read what LiteLLM made of a body, and keep it in the body's place; None if it says nothing."""
+    found = read_body(parse_body(body))
+    if found is None or not (found.text or found.word or found.pictures or found.addresses or found.error):
+        return None
+    if keep := KEEP.get():  # a later process could not read the body
+        keep(body)
     return found
