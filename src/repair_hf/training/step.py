@@ -25,10 +25,10 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_gather
 from torch.utils.checkpoint import checkpoint
 
 from repair_hf.pairs.truth import Truth
+from repair_hf.training.gathering import gather
 from repair_hf.training.options import GridMean, Loss, Positives
 
 MAX_LOGIT_SCALE = math.log(100)
@@ -157,12 +157,6 @@ def step_of(
     all_images, all_texts = vectors[here].chunk(2, 1)
     pairs = all_images, all_texts, image_rows, text_rows, anchors, slots
     return Step(*pairs, own, processes, truth, scale, bias, batch)
-
-
-def gather(rows: Tensor) -> Tensor:
-    """Concatenate the rows of all processes, as many each, and keep their gradient."""
-    is_alone = not dist.is_initialized() or dist.get_world_size() == 1
-    return rows if is_alone else torch.cat(all_gather(rows.contiguous()))  # type: ignore[no-untyped-call]
 
 
 def _pick(vectors: Tensor, places: Tensor) -> Tensor:
