@@ -28,4 +28,4 @@ class _Gather(torch.autograd.Function):
 def gather(rows: Tensor) -> Tensor:
     """Concatenate the rows of all processes, as many each, and keep their gradient."""
     is_alone = not dist.is_initialized() or dist.get_world_size() == 1
-    return rows if is_alone else _Gather.apply(rows.contiguous())  # type: ignore[no-untyped-call]
+    return rows if is_alone else _Gather.apply(rows.contiguous())
