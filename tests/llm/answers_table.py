@@ -86,6 +86,7 @@ ROWS = [
         "refused", "free"),
     Row("finish MODEL_ARMOR", "gemini", gemini("MODEL_ARMOR", text=None), "refused", "usage"),
     Row("finish PROHIBITED_CONTENT", "gemini", gemini("PROHIBITED_CONTENT", text=None), "refused", "usage"),
+    Row("finish RECITATION", "gemini", gemini("RECITATION", text=None), "refused", "usage"),
     Row("finish OTHER, an internal error", "gemini", gemini("OTHER", text=None), "asked again", "highest"),
     Row("no candidates, and no block", "gemini", Wire(body={"candidates": []}), "once more", "highest"),
 ]  # fmt: skip
