@@ -11,7 +11,7 @@ from ledgers import ledger_in
 from repair_hf.llm.batch_api import Finished
 from repair_hf.llm.errors import RejectedRequest
 from repair_hf.llm.ledger import Ceilings, Reply, Topic
-from repair_hf.llm.ledger_file import locks_of
+from repair_hf.llm.ledger_file import lock_of, owners_of
 from repair_hf.llm.options import RequestOptions
 from repair_hf.llm.sending import Question, Retries, Sender
 
@@ -113,7 +113,7 @@ class Process:
         self.ledger.database.close()  # nothing that runs on the way out is written
         self.ledger._lock.release()  # as the system does
         if not self.ledger.path.with_name("ledger.sqlite-wal").exists():  # closing has merged it, which no kill does
-            for lock in locks_of(self.ledger.path):
+            for lock in (lock_of(self.ledger.path, owner) for owner in owners_of(self.ledger.path)):
                 lock.unlink()
         for task in [*self.tasks, *self.sender._tasks.values()]:
             task.cancel()

@@ -39,6 +39,15 @@ def test_a_ledger_that_another_program_holds_is_in_use_and_not_damaged(tmp_path,
             assert "delete" not in str(caught.value)
 
 
+def test_a_kill_while_a_ledger_closes_is_not_taken_for_a_lost_log(tmp_path):
+    """The log goes last: a lock that is left without one says that payments are gone."""
+    left: dict[str, list] = {}
+    pay(tmp_path, "key")
+    with ledger_in(tmp_path) as ledger:
+        ledger.database.set_trace_callback(lambda wanted: left.update({wanted: [*tmp_path.glob("*.lock")]}))
+    assert left["PRAGMA journal_mode = DELETE"] == [] and not [*tmp_path.glob("ledger.sqlite?*")]
+
+
 def test_a_run_finds_the_ledger_of_a_folder_above_it_only_if_it_paid_there(tmp_path):
     pay(tmp_path, "key", run="one/records")
     assert find_ledger(tmp_path / "one" / "records") == (tmp_path / "ledger.sqlite", "one/records")

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import filelock
 
 from repair_hf.llm.calls import CALL, Call, Reply, Topic, format_dollars, packed, read_call, without_usage
-from repair_hf.llm.ledger_file import check_log, connect, damaged, locks_of
+from repair_hf.llm.ledger_file import check_log, connect, damaged, lock_of, owners_of
 from repair_hf.runtime.redaction import holds_key
 from repair_hf.runtime.run_folder import RunStopped
 
@@ -71,7 +71,7 @@ class Ledger:
         self._measured: set[str] = set()  # models that this process has had an answer of
         check_log(self.path)
         self.database = connect(path)
-        self._lock = None if str(path) == ":memory:" else filelock.FileLock(self._lock_file(self._owner))
+        self._lock = None if str(path) == ":memory:" else filelock.FileLock(lock_of(self.path, self._owner))
         if self._lock is not None:
             self._lock.acquire()
         self.settle_dead()
@@ -87,14 +87,13 @@ class Ledger:
         with suppress(sqlite3.OperationalError):  # on a full disk; the next run that opens it does the same
             self._settle(self._owner)
             self.settle_dead()
+        if self._lock is not None:  # before its log goes: a lock without one is taken for that of a killed process
+            Path(self._lock.lock_file).unlink(missing_ok=True)
+            self._lock.release()
         with suppress(sqlite3.OperationalError):  # unless another process has it open, one file holds all
             self.database.execute("PRAGMA busy_timeout = 0")
             self.database.execute("PRAGMA journal_mode = DELETE")
         self.database.close()
-        if self._lock is not None:
-            # before the release, or another could take it for the lock of a killed process
-            Path(self._lock.lock_file).unlink(missing_ok=True)
-            self._lock.release()
 
     @property
     def folder(self) -> Path:
@@ -230,8 +229,8 @@ class Ledger:
         """Count what killed processes had reserved as lost, and give up their batches that were not submitted."""
         wanted = "SELECT DISTINCT owner FROM call WHERE owner IS NOT NULL AND owner != ?"
         owners = {owner for (owner,) in self.database.execute(wanted, (self._owner,)).fetchall()}
-        for owner in owners | {lock.suffixes[-2][1:] for lock in locks_of(self.path)} - {self._owner}:
-            lock = filelock.FileLock(self._lock_file(owner), blocking=False)
+        for owner in owners | owners_of(self.path) - {self._owner}:
+            lock = filelock.FileLock(lock_of(self.path, owner), blocking=False)
             with suppress(filelock.Timeout), lock:
                 self._settle(owner)
                 Path(lock.lock_file).unlink(missing_ok=True)
@@ -257,9 +256,6 @@ class Ledger:
         with self.database:
             self.database.execute("BEGIN IMMEDIATE")
             yield
-
-    def _lock_file(self, owner: str) -> str:
-        return f"{self.path}.{owner}.lock"
 
 
 _FRESH_KEY = "key || '/' || hex(randomblob(8))"  # no question has it

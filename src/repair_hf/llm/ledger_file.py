@@ -62,9 +62,14 @@ COMMIT;
 """
 
 
-def locks_of(path: Path) -> list[Path]:
-    """Return the lock files of the processes that have a ledger open, or were killed with it."""
-    return sorted(path.parent.glob(f"{path.name}.*.lock"))
+def lock_of(path: Path, owner: str) -> Path:
+    """Return the lock file of a process that has a ledger open."""
+    return path.with_name(f"{path.name}.{owner}.lock")
+
+
+def owners_of(path: Path) -> set[str]:
+    """Return the processes that have a ledger open, or were killed with it, by their lock files."""
+    return {file.suffixes[-2][1:] for file in path.parent.glob(lock_of(path, "*").name)}
 
 
 def check_log(path: Path) -> None:
@@ -73,10 +78,10 @@ def check_log(path: Path) -> None:
     Raises:
         UserError: If it is gone, so that all of this would be paid again.
     """
-    locks = [] if _log_of(path) else locks_of(path)
-    if not locks or _is_network_drive(path.parent):
+    owners = set() if _log_of(path) else owners_of(path)
+    if not owners or _is_network_drive(path.parent):
         return
-    for file in locks:
+    for file in (lock_of(path, owner) for owner in sorted(owners)):
         with suppress(filelock.Timeout), filelock.FileLock(file, blocking=False):
             raise UserError(
                 f"{path} was not closed, and what was paid last stood in {path.name}-wal, which is gone. Put it back, "
