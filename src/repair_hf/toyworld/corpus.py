@@ -126,21 +126,21 @@ def _distinct(rng: random.Random, domain: Domain, count: int) -> list[scenes.Sce
 
 
 class SceneTable:
-    """Scenes as columns of facts, to compare a caption with many scenes at once."""
+    """Which scenes each fact holds in, to compare a caption with many scenes at once."""
 
     def __init__(self, shown: Sequence[scenes.Scene]) -> None:
-        rows = [scenes.facts_of(scene) for scene in shown]
-        slots = {slot for row in rows for slot in row}
-        self._shown = {slot: np.array([str(row.get(slot)) for row in rows]) for slot in slots}
-        self._none = np.zeros(len(rows), bool)
+        self._holds: dict[tuple[Any, Any], np.ndarray] = {}  # (slot, value) -> (n,) bool
+        for row, scene in enumerate(shown):
+            for fact in scenes.facts_of(scene).items():
+                self._holds.setdefault(fact, np.zeros(len(shown), bool))[row] = True
+        self._nowhere = np.zeros(len(shown), bool)
 
     def matches(self, facts: scenes.Facts) -> np.ndarray:
         """Return (n,) bool: whether `facts` hold in each scene."""
-        found = self._none.copy()
+        found = self._nowhere.copy()
         for first, second in scenes.matchings(facts):
-            said = scenes.stated(facts, first, second).items()
-            columns = [self._shown.get(slot, self._none) == str(value) for slot, value in said]
-            found |= np.logical_and.reduce(columns)
+            said = scenes.stated(facts, first, second)
+            found |= np.logical_and.reduce([self._holds.get(fact, self._nowhere) for fact in said.items()])
         return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import random
+import zlib
 from typing import Any
 
 from PIL import Image, ImageDraw
@@ -57,7 +58,7 @@ def to_png(picture: Image.Image) -> bytes:
     notes = PngInfo()
     notes.add_text("scene", picture.info["scene"])
     file = io.BytesIO()
-    picture.save(file, "PNG", pnginfo=notes, compress_level=1)
+    picture.save(file, "PNG", pnginfo=notes, compress_level=1, compress_type=zlib.Z_RLE)  # grain does not compress
     return file.getvalue()
 
 
