@@ -17,7 +17,7 @@ from repair_hf.training.trainer import RepairTrainer
 RUNS = {
     "both": {"loss": "both"},
     "paper": dict(paper=True),
-    "anchors": dict(loss="grid", grid_mean="anchors", positives="known"),
+    "anchors": dict(loss="grid", grid_mean="anchors"),
     "chunks": dict(chunk_size=3),
 }
 

@@ -86,31 +86,6 @@ def test_the_loss_equals_a_loop_over_cells(loss, sigmoid):
         assert matrix.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("sigmoid", [False, True])
-def test_known_matches_as_positives_are_soft_targets_of_rows_and_columns(sigmoid):
-    """Where nothing is known to match beyond the pairs, it is the loss of each pair's own."""
-    known = PairObjective("batch", sigmoid=sigmoid, positives="known")
-    for seed in range(4):
-        matrix, visible, anchors = random_step(seed)
-        one = step_with(matrix, visible, anchors)
-        images, texts = ((rows >= 0).nonzero().flatten().tolist() for rows in (one.image_rows, one.text_rows))
-        total, pairs, cell = 0.0, sorted({*images} & {*texts}), matrix.tolist()
-        for p in pairs:
-            if sigmoid:
-                matches = [q == p or not visible[p, q] for q in texts]
-                signed = [-cell[p][q] if match else cell[p][q] for q, match in zip(texts, matches, strict=True)]
-                total += sum(math.log(1 + math.exp(score)) for score in signed)
-                continue
-            row, column = [cell[p][q] for q in texts], [cell[q][p] for q in images]
-            goals = [cell[p][q] for q in texts if q == p or not visible[p, q]]
-            others = [cell[q][p] for q in images if q == p or not visible[q, p]]
-            for scores, targets in ((row, goals), (column, others)):
-                total += (math.log(sum(map(math.exp, scores))) - sum(targets) / len(targets)) / 2
-        assert known.terms(one)["loss_global"].item() == pytest.approx(total / len(pairs), rel=1e-5)
-    alone = step_with(matrix, torch.ones_like(visible), anchors)
-    assert known.terms(alone) == PairObjective("batch", sigmoid=sigmoid).terms(alone)
-
-
 @pytest.mark.parametrize(("n_anchors", "side"), [(1, 1), (2, 1), (128, 1), (4, 2), (4, 3)])
 def test_equal_logits_give_ln_of_the_batch_and_a_grid_ln_of_its_side(n_anchors, side):
     n = n_anchors * side
@@ -224,13 +199,13 @@ def test_captions_of_equal_wording_are_masked_in_every_loss(loss, sigmoid):
     assert losses[0] == losses[1] and losses[2] != losses[3]
 
 
-MADE = [*product(("batch", "grid", "both", "none"), (False, True), ("own", "known"), ("grids", "anchors"))]
+MADE = [*product(("batch", "grid", "both", "none"), (False, True), ("grids", "anchors"))]
 
 
-def terms_of(images, texts, batch, fill, loss, sigmoid: bool, positives: str, grid_mean: str) -> torch.Tensor:
+def terms_of(images, texts, batch, fill, loss, sigmoid: bool, grid_mean: str) -> torch.Tensor:
     bias = torch.tensor(-3.0) if sigmoid else None
     step = step_of(images, texts, batch, fill.truth, SCALE, bias)
-    objective = PairObjective(loss, sigmoid=sigmoid, positives=positives, grid_mean=grid_mean)
+    objective = PairObjective(loss, sigmoid=sigmoid, grid_mean=grid_mean)
     return sum(objective.terms(step).values())
 
 

@@ -14,7 +14,6 @@ Fill = Literal["edits", "paper"]
 Loss = Literal["batch", "grid", "both", "none"]
 WITH_GRID: tuple[Loss, ...] = ("grid", "both")
 GridMean = Literal["grids", "anchors"]
-Positives = Literal["own", "known"]
 Metric = Literal["t2i_MRR", "i2t_MRR", "t2i_R@1", "i2t_R@1", "t2i_R@5", "i2t_R@5", "t2i_R@10", "i2t_R@10"]
 
 
@@ -51,9 +50,6 @@ class Hyperparameters(Bounded):
     )
     grid_mean: GridMean = opt(
         "grids", "Average the grid loss over the `grids` of a batch, as in the paper, or over all its `anchors`."
-    )
-    positives: Positives = opt(
-        "own", "What a pair must rank first: its `own` image and caption, or all that are `known` to match."
     )
     blend: float = opt(
         1.0,

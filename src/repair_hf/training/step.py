@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 from repair_hf.pairs.truth import Truth
 from repair_hf.training.gathering import gather
-from repair_hf.training.options import GridMean, Loss, Positives
+from repair_hf.training.options import GridMean, Loss
 
 MAX_LOGIT_SCALE = math.log(100)
 
@@ -117,17 +117,15 @@ class Step:
         found = self.scale * images.float() @ texts.float().mT
         return found if self.bias is None else found + self.bias
 
-    def masks(self, images: Tensor, texts: Tensor, *, several: bool = False) -> tuple[Tensor, Tensor]:
-        """Return which of some pairs' images, (R,), and captions, (C,), are compared, and which match, (R, C) each.
+    def masks(self, images: Tensor, texts: Tensor) -> Masks:
+        """Return which of some pairs' images, (R,), and captions, (C,), are compared, and which are pairs, (R, C) each.
 
-        With `several`, all that is known to match does. Otherwise only an image and a caption of one pair do. The
-        others that are known to match are then not compared.
+        Cells that are known to match and are no pairs are not compared.
         """
         image_rows, text_rows = self.image_rows[images], self.text_rows[texts]
         there = (image_rows >= 0)[:, None] & (text_rows >= 0)
         own = (images[:, None] == texts) & there
-        known = self.truth.known(image_rows, text_rows) & there | own
-        return (there, known) if several else (there & ~known | own, own)
+        return there & ~self.truth.known(image_rows, text_rows) | own, own
 
 
 def step_of(
@@ -188,7 +186,6 @@ class PairObjective(Objective):
         grid_mean: Average the losses of the grids over the `grids` of the batch, as in the paper, or over all
             `anchors`: then an anchor without a grid counts as 0.
         sigmoid: Use SigLIP's loss instead of the softmax's.
-        positives: Each pair's `own` image and caption alone, or all that are `known` to match; the others are masked.
     """
 
     def __init__(
@@ -198,23 +195,22 @@ class PairObjective(Objective):
         grid_mean: GridMean = "grids",
         *,
         sigmoid: bool = False,
-        positives: Positives = "own",
     ) -> None:
         super().__init__()
         self.loss, self.grid_mean = loss, grid_mean
         self.weights = {**self.weights, "loss_grid": 1.0 if grid_weight is None else grid_weight}
-        self.sigmoid, self.several = sigmoid, positives == "known"
+        self.sigmoid = sigmoid
 
     def terms(self, step: Step) -> dict[str, Tensor]:
         everything, own = torch.arange(len(step.anchors), device=step.own.device), step.own
         if self.loss in ("grid", "none"):
             everything, own = everything[step.slots == 0], own[step.slots[own] == 0]
-        masks = step.masks(own, everything, several=self.several)
+        masks = step.masks(own, everything)
         terms = {"loss_global": self._over_pairs(step, own, everything, masks)}
         if self.loss == "both":  # the masks hold the grids
             terms["loss_grid"] = self._over_grids(step, masks, step.own)
         elif self.loss == "grid":
-            masks = step.masks(step.own, step.own, several=self.several)
+            masks = step.masks(step.own, step.own)
             terms["loss_grid"] = self._over_grids(step, masks, step.own - step.own[0])
         return terms
 
@@ -223,7 +219,7 @@ class PairObjective(Objective):
         rows = step.logits(step.images[own], step.texts[others]), *masks
         columns = rows
         if len(own) < len(others) and not self.sigmoid:  # with one process, rows and columns are those of one matrix
-            transposed = step.masks(others, own, several=self.several)
+            transposed = step.masks(others, own)
             columns = step.logits(step.images[others], step.texts[own]), *transposed
         is_pair = (step.image_rows >= 0) & (step.text_rows >= 0)
         each = self._each(rows, columns).where(is_pair[own], 0.0)  # (R,)
@@ -268,14 +264,13 @@ def grids_of(anchors: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, visible: Tensor, positive: Tensor) -> Tensor:
-    """Return the cross-entropy of each row over its visible cells, with a uniform target over its positive ones.
+    """Return the cross-entropy of each row's positive cell over its visible ones.
 
     Shape:
         logits, visible, positive: (..., R, C). Returns (..., R); for a row without a positive cell it means nothing.
     """
     seen = logits.masked_fill(~visible, torch.finfo(logits.dtype).min)  # not -inf: a row may be all hidden
-    count = positive.sum(-1).clamp(min=1)
-    return seen.logsumexp(-1) - logits.masked_fill(~positive, 0.0).sum(-1) / count
+    return seen.logsumexp(-1) - logits.masked_fill(~positive, 0.0).sum(-1)
 
 
 def sigmoid_loss(logits: Tensor, visible: Tensor, positive: Tensor) -> Tensor:

@@ -112,7 +112,7 @@ class RepairTrainer(Trainer):
         self.needs_bias = check_model(self.base, args.global_loss)
         self.fill = fill or fill_of(train_dataset, data, args, truth)
         loss = args.loss if args.loss and self.fill.share else "none"
-        how: Any = {name: getattr(args, name) for name in ("grid_weight", "grid_mean", "positives")}
+        how: Any = {"grid_weight": args.grid_weight, "grid_mean": args.grid_mean}
         self.objective: Objective = objective or PairObjective(loss, **how, sigmoid=self.needs_bias)
         self.sampler = OneCaptionPerImage(train_dataset.caption_image, args.step_size, args.draw_seed)
         self.loop = LoopCallback(self, bounds_scale=not self.needs_bias)
