@@ -147,7 +147,7 @@ def softmax_loss(matrix: Tensor, visible: Tensor) -> Tensor:
         >>> softmax_loss(torch.zeros(8, 8), torch.ones(8, 8, dtype=torch.bool)).mean()  # ln 8
         tensor(2.0794)
     """
-    own = torch.eye(matrix.shape[-1], dtype=torch.bool, device=matrix.device).expand_as(matrix)
+    own = torch.arange(matrix.shape[-1], device=matrix.device).expand(matrix.shape[:-1])
     return (cross_entropy(matrix, visible, own) + cross_entropy(matrix.mT, visible.mT, own)) / 2
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,9 +32,6 @@ from repair_hf.training.gathering import gather
 from repair_hf.training.options import GridMean, Loss
 
 MAX_LOGIT_SCALE = math.log(100)
-
-Masks: TypeAlias = tuple[Tensor, Tensor]  # visible, positive
-Cells: TypeAlias = tuple[Tensor, Tensor, Tensor]  # logits, and their masks
 
 
 def encode(
@@ -110,22 +107,19 @@ class Step:
     def visible(self) -> Tensor:
         """Which cells of `matrix` may be compared, (P, P) bool: pairs, and those not known to match."""
         every = torch.arange(len(self.anchors), device=self.anchors.device)
-        return self.masks(every, every)[0]
+        return self.seen(every, every)
 
     def logits(self, images: Tensor, texts: Tensor) -> Tensor:
         """Return the logits of (..., R, D) images with (..., C, D) captions, (..., R, C)."""
         found = self.scale * images.float() @ texts.float().mT
         return found if self.bias is None else found + self.bias
 
-    def masks(self, images: Tensor, texts: Tensor) -> Masks:
-        """Return which of some pairs' images, (R,), and captions, (C,), are compared, and which are pairs, (R, C) each.
-
-        Cells that are known to match and are no pairs are not compared.
-        """
+    def seen(self, images: Tensor, texts: Tensor) -> Tensor:
+        """Return which of some pairs' images, (R,), and captions, (C,), may be compared, (R, C) bool."""
         image_rows, text_rows = self.image_rows[images], self.text_rows[texts]
         there = (image_rows >= 0)[:, None] & (text_rows >= 0)
         own = (images[:, None] == texts) & there
-        return there & ~self.truth.known(image_rows, text_rows) | own, own
+        return there & ~self.truth.known(image_rows, text_rows) | own
 
 
 def step_of(
@@ -205,49 +199,51 @@ class PairObjective(Objective):
         everything, own = torch.arange(len(step.anchors), device=step.own.device), step.own
         if self.loss in ("grid", "none"):
             everything, own = everything[step.slots == 0], own[step.slots[own] == 0]
-        masks = step.masks(own, everything)
-        terms = {"loss_global": self._over_pairs(step, own, everything, masks)}
-        if self.loss == "both":  # the masks hold the grids
-            terms["loss_grid"] = self._over_grids(step, masks, step.own)
+        seen = step.seen(own, everything)
+        terms = {"loss_global": self._over_pairs(step, own, everything, seen)}
+        if self.loss == "both":  # its cells hold the grids
+            terms["loss_grid"] = self._over_grids(step, seen, step.own)
         elif self.loss == "grid":
-            masks = step.masks(step.own, step.own)
-            terms["loss_grid"] = self._over_grids(step, masks, step.own - step.own[0])
+            terms["loss_grid"] = self._over_grids(step, step.seen(step.own, step.own), step.own - step.own[0])
         return terms
 
-    def _over_pairs(self, step: Step, own: Tensor, others: Tensor, masks: Masks) -> Tensor:
-        """Average over pairs the losses of some own pairs, (R,), among others, (C,)."""
-        rows = step.logits(step.images[own], step.texts[others]), *masks
+    def _over_pairs(self, step: Step, own: Tensor, others: Tensor, seen: Tensor) -> Tensor:
+        """Average over pairs the losses of some own pairs, (R,), among others, (C,); `seen` are cells, (R, C)."""
+        rows = step.logits(step.images[own], step.texts[others]), seen
         columns = rows
         if len(own) < len(others) and not self.sigmoid:  # with one process, rows and columns are those of one matrix
-            transposed = step.masks(others, own)
-            columns = step.logits(step.images[others], step.texts[own]), *transposed
+            columns = step.logits(step.images[others], step.texts[own]), step.seen(others, own)
         is_pair = (step.image_rows >= 0) & (step.text_rows >= 0)
-        each = self._each(rows, columns).where(is_pair[own], 0.0)  # (R,)
+        each = self._each(rows, columns, torch.searchsorted(others, own)).where(is_pair[own], 0.0)  # (R,)
         return step.processes * each.sum() / is_pair[others].sum()
 
-    def _over_grids(self, step: Step, masks: Masks, column: Tensor) -> Tensor:
+    def _over_grids(self, step: Step, seen: Tensor, column: Tensor) -> Tensor:
         """Average the losses of the grids of this process's anchors.
 
-        `masks` have a row for each own pair; `column` is the place of its caption in them, (L,).
+        `seen` has a row for each own pair; `column` is the place of its caption there, (L,).
         """
         own, anchors = step.own, step.anchors[step.own] - step.own[0]
         grids = grids_of(anchors)  # (A, S) places among the own pairs
-        rows, columns, is_there = grids[:, :, None], column[grids][:, None, :], grids >= 0
-        seen, positive = (mask[rows, columns] & is_there[:, :, None] & is_there[:, None, :] for mask in masks)
-        grid = step.logits(step.images[own[grids]], step.texts[own[grids]]), seen, positive  # (A, S, S) each
-        is_pair = seen.diagonal(dim1=-2, dim2=-1)
-        each = self._each(grid, grid).where(is_pair, 0.0).sum(1) / is_pair.sum(1)  # (A,)
+        is_there = grids >= 0
+        cells = seen[grids[:, :, None], column[grids][:, None, :]] & is_there[:, :, None] & is_there[:, None, :]
+        grid = step.logits(step.images[own[grids]], step.texts[own[grids]]), cells  # (A, S, S) each
+        is_pair = cells.diagonal(dim1=-2, dim2=-1)
+        places = torch.arange(grids.shape[1], device=grids.device).expand_as(grids)
+        each = self._each(grid, grid, places).where(is_pair, 0.0).sum(1) / is_pair.sum(1)  # (A,)
         each = each.where(is_there.sum(1) > 1, 0.0)
         sizes = step.anchors.bincount()  # of the grids of all processes; 0 for pairs that are no anchors
         count = (sizes > 1).sum().clamp(min=1) if self.grid_mean == "grids" else (sizes > 0).sum()
         return step.processes * each.sum() / count
 
-    def _each(self, rows: Cells, columns: Cells) -> Tensor:
-        """Return the loss of each pair, from its image's row and its caption's column."""
+    def _each(self, rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor], own: Tensor) -> Tensor:
+        """Return the loss of each pair, from its image's row and its caption's column: logits, and whether visible.
+
+        `own` is its place in both.
+        """
         if self.sigmoid:
-            return sigmoid_loss(*rows)
-        logits, visible, positive = (part.mT for part in columns)
-        return (cross_entropy(*rows) + cross_entropy(logits, visible, positive)) / 2
+            return sigmoid_loss(*rows, own)
+        logits, visible = columns
+        return (cross_entropy(*rows, own) + cross_entropy(logits.mT, visible.mT, own)) / 2
 
 
 def grids_of(anchors: Tensor) -> Tensor:
@@ -263,25 +259,27 @@ def grids_of(anchors: Tensor) -> Tensor:
     return grids
 
 
-def cross_entropy(logits: Tensor, visible: Tensor, positive: Tensor) -> Tensor:
-    """Return the cross-entropy of each row's positive cell over its visible ones.
+def cross_entropy(logits: Tensor, visible: Tensor, own: Tensor) -> Tensor:
+    """Return the cross-entropy of each row's own cell among its visible ones.
 
     Shape:
-        logits, visible, positive: (..., R, C). Returns (..., R); for a row without a positive cell it means nothing.
+        logits, visible: (..., R, C). own: (..., R), a column. Returns (..., R); it means nothing where the own cell is
+        not visible.
     """
     seen = logits.masked_fill(~visible, torch.finfo(logits.dtype).min)  # not -inf: a row may be all hidden
-    return seen.logsumexp(-1) - logits.masked_fill(~positive, 0.0).sum(-1)
+    return F.cross_entropy(seen.movedim(-1, 1), own, reduction="none")
 
 
-def sigmoid_loss(logits: Tensor, visible: Tensor, positive: Tensor) -> Tensor:
-    """Return SigLIP's loss of each image: is this a pair, for all its visible cells.
+def sigmoid_loss(logits: Tensor, visible: Tensor, own: Tensor) -> Tensor:
+    """Return SigLIP's loss of each image: is this its own caption, for all its visible cells.
 
     Shape:
-        logits, visible, positive: (..., R, C), the bias added. Returns (..., R).
+        logits, visible: (..., R, C), the bias added. own: (..., R), a column. Returns (..., R).
 
     Example:
         >>> cells = torch.ones(8, 8, dtype=torch.bool)
-        >>> sigmoid_loss(torch.zeros(8, 8), cells, torch.eye(8, dtype=torch.bool)).mean()  # 8 ln 2
+        >>> sigmoid_loss(torch.zeros(8, 8), cells, torch.arange(8)).mean()  # 8 ln 2
         tensor(5.5452)
     """
-    return -F.logsigmoid(torch.where(positive, logits, -logits)).masked_fill(~visible, 0.0).sum(-1)
+    is_own = F.one_hot(own, logits.shape[-1]).bool()
+    return -F.logsigmoid(torch.where(is_own, logits, -logits)).masked_fill(~visible, 0.0).sum(-1)
