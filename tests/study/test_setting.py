@@ -32,7 +32,7 @@ def test_the_models_of_the_toy_world_know_nothing_of_photographs(pairs_folder):
         with pytest.raises(UserError, match=f"{says} knows the toy world alone"):
             found.check(["plain", name], [])
     given = setting(**own, records=["some/records"], llm=StudyLLMOptions("openai/gpt-4o"))
-    assert given.wanted == ["repair-batch", "repair-both", "repair-paper"]
+    assert given.wanted == ["repair-batch", "repair-paper"]
     assert not [source for name in given.wanted for source in given.sources(name)]  # nobody is asked
     with pytest.raises(UserError, match="`model` world/base knows the toy world alone"):
         setting(size=None, pairs=str(pairs_folder))

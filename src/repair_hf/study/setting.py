@@ -24,7 +24,7 @@ from repair_hf.runtime.run_folder import write_json
 from repair_hf.runtime.stage import Stage, differences
 from repair_hf.study.losses import NEEDS
 from repair_hf.study.making import Maker
-from repair_hf.study.methods import METHODS, OPTIONS, REPAIR, Records
+from repair_hf.study.methods import DEFAULT, METHODS, OPTIONS, PAPER, REPAIR, Records
 from repair_hf.study.options import SIZES, Size, StudyOptions, StudyPairsOptions
 from repair_hf.study.results import code_digest
 from repair_hf.synthesis.models import check_editor, check_llm
@@ -35,7 +35,7 @@ from repair_hf.training.config import RepairConfig
 OWN_TRAINING = (
     "output_dir seed learning_rate num_train_epochs max_steps fill loss paper grid_weight grid_mean blend".split()
 )
-ON_RECORDS = ["repair-batch", "repair-both", "repair-paper"]  # beside plain training
+ON_RECORDS = [DEFAULT.name, PAPER]  # beside plain training: what `train` does by default, and with `paper`
 DOMAIN, BASES, OTHER_SEED = "target", "web", 1  # of the toy world: its domain, the base's own, and a seed beside 0
 
 
