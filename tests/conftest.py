@@ -29,11 +29,12 @@ pytest_plugins = ["tiny_models", "sentence_models"]
 
 # Files of over seven seconds of processor time come first, so that no worker begins one when the other is done.
 LONG = """
-    analysis/test_report.py cli/test_demo.py cli/test_run.py cli/test_synthesize.py cli/test_train.py
-    encoder/test_distributed.py hub/test_push.py llm/test_ledger.py
-    runtime/test_full_disk.py runtime/test_texts.py study/test_study.py synthesis/test_kill.py
-    synthesis/test_processes.py tests/test_recipes.py training/test_adapters.py training/test_checkpoints.py
-    training/test_trainer.py
+    analysis/test_report.py cli/test_changed_pairs.py cli/test_demo.py cli/test_own_files.py cli/test_paid_again.py
+    cli/test_run.py cli/test_stopped.py cli/test_synthesize.py cli/test_train.py encoder/test_distributed.py
+    evaluation/test_contrast.py hostile/test_commands.py hub/test_push.py llm/test_ledger.py pairs/test_benchmarks.py
+    pairs/test_columns.py pairs/test_door.py runtime/test_full_disk.py runtime/test_texts.py study/test_study.py
+    synthesis/test_kill.py synthesis/test_processes.py tests/test_python.py tests/test_recipes.py
+    training/test_adapters.py training/test_checkpoints.py training/test_rates.py training/test_trainer.py
 """.split()
 # Files that share what takes long: the Hub's client, the process that others are forked from, a repaired world.
 TOGETHER = {

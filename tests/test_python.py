@@ -108,7 +108,7 @@ def test_options_that_do_not_affect_the_result_say_so_where_they_are_declared():
     groups += [types for module in modules for types, _ in vars(module).get("ACTIONS", {}).values()]
     declared = [each for kind in {kind for types in groups for kind in types} for each in fields(kind)]
     neutral = {each.name for each in declared if is_neutral(each)}
-    assert {"output", "concurrency", "max_usd", "report_to", "chunk_size"} <= neutral
+    assert {"output", "concurrency", "max_calls", "max_usd", "report_to", "chunk_size"} <= neutral
     assert not {"seed", "k_mine", "learning_rate", "candidates", "llm", "model", "split"} & neutral
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import secrets
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from repair_hf.cli.main import main
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.shipped import BASE
+from tests.hostile.damage import rewrite
 
 LLM = "--llm world/oracle --editor world --any-model"
 TRAIN = "train --pairs {pairs} --split all --model {clip} --output {out} --use-cpu --per-device-train-batch-size 4"
@@ -62,15 +61,6 @@ def column(name: str, value=None):
         return table.set_column(place, name, pa.array([value] * len(table)))
 
     return change
-
-
-def rewrite(path: Path, change) -> None:
-    """Change a table, and the digest in its name: `datasets` caches by names."""
-    pq.write_table(change(pq.read_table(path)), path)
-    card, old, new = path.parents[1] / "README.md", path.stem.split("-")[-1], secrets.token_hex(4)
-    if card.is_file():
-        card.write_text(card.read_text().replace(old, new))
-        path.rename(path.with_name(path.name.replace(old, new)))
 
 
 ADVICE = "Delete config.yaml, versions.json, summary.json there, then rerun the same command"

@@ -164,22 +164,7 @@ def test_stops_when_a_round_gains_too_little(done, words, capsys):
     assert "stopped because round 1 gained" in shown and "less than --min-gain 100" in shown and "round-2" not in shown
 
 
-def test_ceilings_hold_for_all_rounds_together_and_higher_ones_go_on(done, recipe, tmp_path, capsys):
-    """The first round leaves five answers to the second."""
-    out, tight = tmp_path / "out", copied(recipe, tmp_path)
-    most = answers(done[0]) + 5
-    words = ["run", str(tight), "--rounds", "2", "--min-gain", "-100"]
-    options = read(tight, "synthesize") | {"max_usd": 1.5, "concurrency": 1}
-    write(tight, "synthesize", options | {"max_calls": most})
-    assert main(words) == 1
-    shown = capsys.readouterr()
-    assert answers(out) + answers(out / "round-2") == most and f"--ledger {out}" in shown.out
-    assert f"{tight / 'synthesize.yaml'} is reached in round 2: {most:,} LLM answers and $0.00 are paid" in shown.err
-    write(tight, "synthesize", options | {"max_calls": 10 * most})
-    assert main(words) == 0 and answers(out / "round-2") > 5
-
-
-def test_a_first_round_that_the_recipe_made_by_itself_stays_and_ceilings_count_it(recipe, tmp_path, capsys):
+def test_a_first_round_made_by_itself_stays_and_ceilings_hold_for_all_rounds_together(recipe, tmp_path, capsys):
     """Its failures and records are those of `mine` and `synthesize`, typed with the recipe."""
     out, tight = tmp_path / "out", copied(recipe, tmp_path)
     assert main(["world", "build", "--config", str(tight / "world.yaml")]) == 0
@@ -189,9 +174,12 @@ def test_a_first_round_that_the_recipe_made_by_itself_stays_and_ceilings_count_i
     paid = answers(out)
     assert paid > 20 and (out / "records" / "ledger.sqlite").is_file()
     before = {path: when for path, when in stamps(out).items() if "ledger" not in str(path)}
-    write(tight, "synthesize", read(tight, "synthesize") | {"max_calls": paid + 5, "concurrency": 1})
+    few = {"max_usd": 1.5, "max_calls": paid + 5, "concurrency": 1}
+    write(tight, "synthesize", read(tight, "synthesize") | few)
     assert main(["run", str(tight), "--rounds", "2", "--min-gain", "-100"]) == 1
-    assert f"reached in round 2: {paid + 5:,} LLM answers" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    said = f"{tight / 'synthesize.yaml'} is reached in round 2: {paid + 5:,} LLM answers and $0.00 are paid"
+    assert said in shown.err and f"--ledger {out}" in shown.out
     assert answers(out) == paid and answers(out / "round-2") == 5
     after = stamps(out)  # what was paid moves into the ledger of all rounds
     assert before and {path: after.get(path) for path in before} == before
@@ -241,6 +229,7 @@ def test_dry_run_prints_the_commands(recipe, tmp_path, capsys):
         "mine synthesize train train evaluate".split()
     )
     assert all(line.startswith("$ repair-hf ") for line in lines) and not (tmp_path / "out").exists()
+    assert all(f"--ledger {tmp_path}/out" in line for line in lines if "repair-hf synthesize" in line)
     assert "--split train" in lines[-1] and f"--earlier-rounds {tmp_path}/out/records" in lines[-4]
     assert f"--output {tmp_path}/out/round-2/records " in lines[-4]
     assert f"--model {tmp_path}/out/round-1/plain " in lines[-3] and "--records" not in lines[-3]

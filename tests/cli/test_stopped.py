@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -39,6 +40,13 @@ def stopped(inputs, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def whole(inputs, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "records"
+    assert synthesize(inputs, folder) == 0
+    return folder
+
+
 def test_what_was_finished_before_a_ceiling_is_used_and_the_rest_is_counted(stopped, inputs, capsys, caplog, tmp_path):
     summary = summary_of(stopped)
     kept, dropped = load_kept(stopped), load_dropped(stopped)
@@ -58,12 +66,8 @@ def test_what_was_finished_before_a_ceiling_is_used_and_the_rest_is_counted(stop
         assert words[0] != "push" or said in shown.out  # the card, for those who read only that
 
 
-def test_the_stopped_run_says_what_it_leaves_and_goes_on(stopped, inputs, tmp_path, capsys):
-    whole = tmp_path / "whole"
-    assert synthesize(inputs, whole) == 0
-    needed = answers(whole)
-    capsys.readouterr()
-    folder = tmp_path / "again"
+def test_the_stopped_run_says_what_it_leaves_and_goes_on(whole, inputs, tmp_path, capsys):
+    folder, needed = tmp_path / "again", answers(whole)
     assert synthesize(inputs, folder, "--max-calls", "70") == 1
     shown, summary = capsys.readouterr(), summary_of(folder)
     assert f"{len(load_kept(folder))} records are written" in shown.out
@@ -90,10 +94,9 @@ def test_ctrl_c_leaves_records_too(inputs, tmp_path, request, capsys):
     assert summary_of(out)["open"] == 20 - len(load_kept(out)) - len(load_dropped(out)) > 0
 
 
-def test_a_run_that_was_killed_is_refused_by_those_who_read_it(stopped, inputs, tmp_path, capsys):
+def test_a_run_that_was_killed_is_refused_by_those_who_read_it(whole, inputs, tmp_path, capsys):
     """Its old records would stand under the options of the new run."""
-    folder, pairs = tmp_path / "killed", inputs[:2]
-    assert synthesize(inputs, folder) == 0
+    folder, pairs = shutil.copytree(whole, tmp_path / "killed"), inputs[:2]
     (folder / "summary.json").unlink()  # the first that a rerun does
     train = ["train", *pairs, "--model", inputs[5], "--records", str(folder), "--use-cpu", "--max-steps", "1"]
     for words in (
@@ -112,14 +115,12 @@ def test_a_run_that_was_killed_is_refused_by_those_who_read_it(stopped, inputs, 
             read(folder)
 
 
-def test_a_trial_grows_in_its_folder_and_pays_nothing_twice(inputs, tmp_path, capsys):
-    folder, whole = tmp_path / "r", tmp_path / "whole"
-    found, asked = [], []
+def test_a_trial_grows_in_its_folder_and_pays_nothing_twice(whole, inputs, tmp_path, capsys):
+    folder, found, asked = tmp_path / "r", [], []
     for words in (["--limit", "2"], ["--limit", "4"], []):
         assert synthesize(inputs, folder, *words) == 0
         found.append(ids(folder))
         asked.append([row["key"] for row in rows(folder)])
-    assert synthesize(inputs, whole) == 0
     assert found[0] < found[1] < found[2] == ids(whole)
     assert len(asked[2]) == len(set(asked[2])) == answers(whole) and set(asked[0]) < set(asked[1])
     capsys.readouterr()

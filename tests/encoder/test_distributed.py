@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
@@ -29,15 +30,16 @@ ACCELERATE = Path(__file__).parents[2] / "recipes" / "accelerate"
 PAIRS_PER_STEP = 8
 
 
-def work(commands: list[list[str]], data: dict[str, str]) -> None:
+def work(commands: list[list[str]], mining: list[str], data: dict[str, str]) -> None:
     """What each of two processes does. At its end it names its threads: one of gloo may abort an interpreter."""
     threads = Path("/proc/self/task")
     atexit.register(
         lambda: logger.warning("threads at exit: %s", [each.read_text() for each in threads.glob("*/comm")])
     )
     torch.set_num_threads(1)
-    for words in commands:
+    for words in (*commands, mining):
         assert main(words) == 0
+    assert main([*mining, "--search", "ivf"]) == 2
     embed(data["model"], data["pairs"], data["output"], processes().index)
     processes().gather(None)
 
@@ -59,7 +61,6 @@ RUNS = {
     "default": "",
     "resumed": "",
     "grid": "--paper --max-steps 4 --gradient-accumulation-steps 2",
-    "both": "--loss both --max-steps 4",
     "part": "--max-steps 4 --lora-rank 2",
 }
 
@@ -72,6 +73,7 @@ def runs(pairs_folder, clip_folder, siglip_folder, records_folder, tmp_path_fact
     shared += " --learning-rate 0.5 --optim sgd --logging-steps 1 --save-strategy steps --save-steps 5"
     for count in (1, 2):
         output, commands = folder / str(count), {}
+        mining = f"mine --pairs {pairs_folder} --split all --model {clip_folder} --output {output / 'mined'}".split()
         for name, words in RUNS.items():
             size = PAIRS_PER_STEP // count // (2 if "accumulation" in words else 1)
             model = siglip_folder if name == "part" else clip_folder
@@ -80,18 +82,20 @@ def runs(pairs_folder, clip_folder, siglip_folder, records_folder, tmp_path_fact
             commands[name] = f"{shared} {named} {chunks}".split()
         commands["resumed"] += ["--resume-from-checkpoint", str(output / "default" / "checkpoint-5")]
         if count == 1:
-            assert [main(words) for name, words in commands.items() if name != "resumed"] == [0] * 4
+            assert [main(words) for name, words in commands.items() if name != "resumed"] == [0] * 3
+            assert main(mining) == 0
             embed(str(clip_folder), str(pairs_folder), str(output), 0)
         else:
             data = {"model": str(clip_folder), "pairs": str(pairs_folder), "output": str(output)}
-            said = launch(work, list(commands.values()), data)
+            said = launch(work, list(commands.values()), mining, data)
+            assert "`search` ivf runs in one process, got 2" in said and said.count("next: repair-hf synthesize") == 1
             assert said.count("world size 2   cpu   float32   8 pairs per step") == len(RUNS), said
             assert "find_unused_parameters" not in said
             assert said.count("threads at exit") == 2 and "gloo" not in said
     return {1: folder / "1", 2: folder / "2"}
 
 
-@pytest.mark.parametrize("name", ["default", "grid", "both", "part"])
+@pytest.mark.parametrize("name", ["default", "grid", "part"])
 def test_two_processes_make_the_model_of_one_by_the_same_losses(runs, name):
     """Also by accumulation, in chunks, and with adapters and the sigmoid loss."""
     file = "adapter_model.safetensors" if name == "part" else "model.safetensors"
@@ -99,12 +103,17 @@ def test_two_processes_make_the_model_of_one_by_the_same_losses(runs, name):
     torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-5)
     lines = [curve(folder / name) for folder in runs.values()]
     for mine, theirs in zip(*lines, strict=True):
-        assert ("loss_grid" in mine) == (name in ("grid", "both"))
+        assert ("loss_grid" in mine) == (name == "grid")
         for term in {name for name in mine if name.startswith("l")} - {"learning_rate"} | {"grad_norm"}:
             assert theirs[term] == pytest.approx(mine[term], rel=1e-3), term
     for count, folder in runs.items():
         summary = json.loads((folder / name / "summary.json").read_text())
         assert (summary["processes"], summary["steps"]) == (count, len(lines[0]))
+
+
+def test_two_processes_mine_what_one_does(runs):
+    one, two = (pq.read_table(folder / "mined" / "failures.parquet") for folder in runs.values())
+    assert two.equals(one) and len(one) > 80
 
 
 def test_the_global_loss_of_a_step_that_is_cut_is_the_mean_over_its_parts(runs, pairs_folder, clip_folder):

@@ -28,7 +28,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def world(folder):
-    return build_world(folder / "world", splits={"train": 20, "test": 250}, domain="target")
+    return build_world(folder / "world", splits={"train": 20, "test": 100}, domain="target")
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +52,9 @@ def base():
     return DualEncoder.from_pretrained("world/base")
 
 
-def randomized(encoder: DualEncoder, seed: int) -> DualEncoder:
+def randomized(encoder: DualEncoder) -> DualEncoder:
     """The same architecture with random weights."""
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     return DualEncoder(type(encoder.model)(encoder.model.config), encoder.preprocessor)
 
 
@@ -77,11 +77,10 @@ def test_scores_are_those_of_single_cosines(two, pairs, base):
     assert len(by_kind) >= 4 and found["contrast_n_cases"] == len(right["caption"])
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_retriever_that_guesses_scores_half_and_the_base_is_not_0(two, pairs, web, base, seed):
+def test_a_retriever_that_guesses_scores_half_and_the_base_is_not_0(two, pairs, web, base):
     """What we print as a score must not favor a retriever that knows nothing, nor punish the one it was made with."""
     kept = {"web": load_pairs(web, split="test")}
-    found = evaluate([randomized(base, seed), base], pairs, contrast=str(two), also=kept, resamples=500)
+    found = evaluate([randomized(base), base], pairs, contrast=str(two), also=kept, resamples=500)
     guess, known = found["model-1"], found["model-2"]
     for name in SCORES:
         low, high = guess["intervals"][name]

@@ -84,16 +84,17 @@ def cells(column: str, values: list[Any]) -> Damage:
 
 
 def records_table(change: Callable[[pa.Table], pa.Table]) -> Damage:
-    """Change the table of a folder of records, and the digest in its name: `datasets` caches by names."""
+    """Change the table of a folder of records."""
+    return lambda folder: rewrite(next((folder / "records").glob("*.parquet")), change)
 
-    def damage(folder: Path) -> None:
-        path = next((folder / "records").glob("*.parquet"))
-        card, old, new = folder / "README.md", path.stem.split("-")[-1], secrets.token_hex(4)
+
+def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Change a table, and the digest in its name if it has one: `datasets` caches by names."""
+    pq.write_table(change(pq.read_table(path)), path)
+    card, old, new = path.parents[1] / "README.md", path.stem.split("-")[-1], secrets.token_hex(4)
+    if card.is_file():
         card.write_text(card.read_text().replace(old, new))
-        pq.write_table(change(pq.read_table(path)), path.with_name(path.name.replace(old, new)))
-        path.unlink()
-
-    return damage
+        path.rename(path.with_name(path.name.replace(old, new)))
 
 
 def judged(folder: Path) -> None:

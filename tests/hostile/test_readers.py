@@ -51,7 +51,7 @@ UNREADABLE = {  # of pairs
     "UTF-16": (whole("captions.jsonl", '{"image": "x"}'.encode("utf-16")), "has no column `caption`"),
     "zeros": (whole("captions.jsonl", bytes(9999)), "has no usable row"),
 }
-IMAGES = {"no image": b"no image", "30000x1": png(30_000, 1, 1)}
+IMAGES = {"no image": b"no image", "no bytes": b"", "30000x1": png(30_000, 1, 1), "bomb": png(60_000, 60_000, 1)}
 RECORDS = {
     f"{column}: {name}": (damage.cells(column, [{"bytes": content, "path": None}]), f"images of `{column}` cannot be")
     for column in ("gt_image", "edit_image")

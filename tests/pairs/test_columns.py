@@ -25,8 +25,10 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [*((file, pa.string()) for file in FILES), ("binary", pa.large_string()), ("turned struct", pa.string_view())],
+)
 def test_image_files_and_captions_of_any_type(pairs_folder, tmp_path, file, text):
     rows, kind = rows_of(pairs_folder), FILES[file]
     cells = [{"bytes": (pairs_folder / row["image"]).read_bytes(), "path": row["image"]} for row in rows]
@@ -62,9 +64,9 @@ def memory_of(load: Callable[[], Pairs]) -> tuple[Pairs, int, int]:
 
 @pytest.fixture(scope="module")
 def noise() -> Dataset:
-    """64 pictures of 480 kB that are in memory."""
-    drawn = np.random.default_rng(0).integers(0, 256, (64, 400, 400, 3), dtype=np.uint8)
-    columns = {"image": [PIL.Image.fromarray(each) for each in drawn], "caption": [f"noise {k}" for k in range(64)]}
+    """32 pictures of 480 kB that are in memory."""
+    drawn = np.random.default_rng(0).integers(0, 256, (32, 400, 400, 3), dtype=np.uint8)
+    columns = {"image": [PIL.Image.fromarray(each) for each in drawn], "caption": [f"noise {k}" for k in range(32)]}
     return Dataset.from_dict(columns).cast_column("image", Image())
 
 
@@ -73,17 +75,17 @@ def test_a_dataset_in_memory_takes_no_more_memory_than_a_file(tmp_path, noise, f
     """`datasets` would copy and pickle a table without a fingerprint, which also fails above 2 GiB."""
     data, size = noise, noise.data.nbytes
     if form == "selection":
-        data = data.select([*range(63, 0, -1)])
+        data = data.select([*range(31, 0, -1)])
     elif form == "slice":
-        data = data.select(range(4, 60))
+        data = data.select(range(4, 28))
     elif form == "added column":
-        data = data.add_column("x", list(range(64))).select_columns(["image", "caption"])
+        data = data.add_column("x", list(range(32))).select_columns(["image", "caption"])
     data.save_to_disk(tmp_path / "saved")
     given = DatasetDict({"train": data, "test": data.select([0])}) if form == "splits" else data
     expected, peak, _ = memory_of(lambda: load_pairs(tmp_path / "saved", split="all"))
     found, own_peak, kept = memory_of(lambda: Pairs.from_dataset(given, split="train" if form == "splits" else "all"))
     assert found.looks == expected.looks and found.captions["caption"][:] == expected.captions["caption"][:]
-    assert size > 30e6 and kept < 0.1 * size and own_peak < 1.1 * peak
+    assert size > 15e6 and kept < 0.1 * size and own_peak < 1.1 * peak
 
 
 def test_a_dataset_in_memory_keeps_its_order_and_images(pairs_folder):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
-import tarfile
 import unicodedata
 from pathlib import Path
 
@@ -15,87 +13,40 @@ import pytest
 
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
-from tests.pairs.made_sources import kinds, rows_of
-
-COLORS = ["red", "green", "blue", "white", "black", "yellow", "purple", "orange"]
+from tests.pairs.made_sources import captions_by_picture, img2dataset, kinds, rows_of
 
 
 def file_of(color: str, kind: str) -> bytes:
     file = io.BytesIO()
-    PIL.Image.new("RGB", (8, 8), color).save(file, {"jpg": "JPEG"}.get(kind, kind))
+    PIL.Image.new("RGB", (8, 8), color).save(file, kind)
     return file.getvalue()
 
 
-def shards(folder: Path, form: str) -> None:
-    """Write two shards of four pictures each in a form of img2dataset: JPEG first, then PNG and WebP too."""
-    folder.mkdir()
-    for shard in range(2):
-        samples = []
-        for k, color in enumerate(COLORS[4 * shard :][:4]):
-            kind = "jpg" if shard == 0 else ("png", "webp", "jpg", "png")[k]
-            samples.append((f"{shard:05d}{k:04d}", kind, file_of(color, kind), f"a {color} thing"))
-        table = {"key": [key for key, *_ in samples], "caption": [text for *_, text in samples], "status": "success"}
-        if form == "parquet":
-            table["jpg"] = [content for _, _, content, _ in samples]
-        elif form == "files":
-            (folder / f"{shard:05d}").mkdir()
-        pd.DataFrame(table).to_parquet(folder / f"{shard:05d}.parquet")
-        (folder / f"{shard:05d}_stats.json").write_text(json.dumps({"count": 4, "successes": 4}))
-        with tarfile.open(folder / f"{shard:05d}.tar" if form == "tars" else folder.parent / "other", "w") as tar:
-            for key, kind, content, text in samples:
-                more = {
-                    kind: content,
-                    "txt": text.encode(),
-                    "json": json.dumps({"caption": text, "key": key}).encode(),
-                }
-                for end, data in more.items():
-                    if form == "files":
-                        (folder / f"{shard:05d}" / f"{key}.{end}").write_bytes(data)
-                    info = tarfile.TarInfo(f"{key}.{end}")
-                    info.size = len(data)
-                    tar.addfile(info, io.BytesIO(data))
+def test_shards_of_img2dataset_by_column_alone_by_split_and_below_data(photos, tmp_path):
+    """`test_layouts` reads each form as it is."""
+    data, expected = (
+        img2dataset(photos, "tars", tmp_path / "data"),
+        captions_by_picture(load_pairs(photos, split="all")),
+    )
 
+    def read(source: Path = data, **options) -> dict[str, list[str]]:
+        return captions_by_picture(load_pairs(source, split="all", strict=True, **options))
 
-def captions_by_color(source: Path, **options) -> dict[str, list[str]]:
-    pairs = load_pairs(source, split="all", strict=True, **options)
-    found = {}
-    for row, image in enumerate(pairs.images["image"]):
-        distance = {
-            color: sum(abs(a - b) for a, b in zip(image.getpixel((4, 4)), file_pixel(color), strict=True))
-            for color in COLORS
-        }
-        found[min(distance, key=distance.__getitem__)] = [pairs.captions[k]["caption"] for k in pairs.captions_of(row)]
-    return found
-
-
-def file_pixel(color: str) -> tuple[int, ...]:
-    return PIL.Image.new("RGB", (1, 1), color).getpixel((0, 0))
-
-
-@pytest.mark.parametrize("form", ["tars", "files", "parquet"])
-def test_all_forms_of_img2dataset_with_images_of_several_kinds(tmp_path, form):
-    shards(tmp_path / "data", form)
-    expected = {color: [f"a {color} thing"] for color in COLORS}
-    assert captions_by_color(tmp_path / "data") == expected
-    if form != "files":
-        text = "txt" if form == "tars" else "caption"
-        assert captions_by_color(tmp_path / "data", image_column="jpg", caption_column=text) == expected
-    if form == "tars":
-        assert captions_by_color(tmp_path / "data" / "00001.tar") == {c: expected[c] for c in COLORS[4:]}
-        for end in ("json", "parquet"):
-            for file in tmp_path.glob(f"data/*.{end}"):
-                file.unlink()
-            assert captions_by_color(tmp_path / "data") == expected  # in the end tars alone
-        (tmp_path / "data" / "00001.tar").rename(tmp_path / "data" / "test-00001.tar")
-        (tmp_path / "data" / "00000.tar").rename(tmp_path / "data" / "train-00000.tar")
-        (tmp_path / "data" / "README.md").write_text("---\nlicense: mit\n---\n")  # as a dataset of the Hub
-        assert len(load_pairs(tmp_path / "data", split="test").images) == 4
-        assert captions_by_color(tmp_path / "data") == expected
-        (tmp_path / "hub").mkdir()
-        (tmp_path / "data").rename(tmp_path / "hub" / "data")
-        assert captions_by_color(tmp_path / "hub") == expected
-        options = {"image_column": "png", "caption_column": "txt"}
-        assert len(load_pairs(tmp_path / "hub", split="all", **options).images) == len(COLORS)
+    tables = img2dataset(photos, "parquet", tmp_path / "tables")
+    assert read(tables, image_column="jpg", caption_column="caption") == expected
+    assert read(image_column="jpg", caption_column="txt") == expected
+    one = read(data / "00001.tar")
+    assert set(one) < set(expected) and sum(map(len, one.values())) == sum(map(len, expected.values())) // 2
+    for file in [*data.glob("*.json"), *data.glob("*.parquet")]:
+        file.unlink()
+    assert read() == expected  # in the end tars alone
+    (data / "00001.tar").rename(data / "test-00001.tar")
+    (data / "00000.tar").rename(data / "train-00000.tar")
+    (data / "README.md").write_text("---\nlicense: mit\n---\n")  # as a dataset of the Hub
+    assert len(load_pairs(data, split="test").images) == len(one) and read() == expected
+    (tmp_path / "hub").mkdir()
+    data.rename(tmp_path / "hub" / "data")
+    assert read(tmp_path / "hub") == read(tmp_path / "hub", image_column="png", caption_column="txt") == expected
 
 
 def test_a_text_beside_each_image(folder):
@@ -109,20 +60,6 @@ def test_a_text_beside_each_image(folder):
 
 
 HARD = ["null", "None", "NA", "nan", "12", "007", "1e3", "true", "", '"go" he says', "a, b", "N/A"]
-
-
-@pytest.mark.parametrize("name", ["metadata.csv", "metadata.jsonl", "captions.csv"])
-def test_captions_that_look_like_missing_values_or_numbers(pairs_folder, tmp_path, name):
-    shutil.copytree(pairs_folder, tmp_path / "data", ignore=shutil.ignore_patterns("*.jsonl"))
-    column = "image" if name == "captions.csv" else "file_name"
-    table = pd.DataFrame({column: [row["image"] for row in rows_of(pairs_folder)], "caption": HARD})
-    if name.endswith("csv"):
-        table.to_csv(tmp_path / "data" / name, index=False)
-    else:
-        table.to_json(tmp_path / "data" / name, orient="records", lines=True)
-    pairs = load_pairs(tmp_path / "data" / (name if name == "captions.csv" else ""), split="all")
-    assert pairs.captions["caption"][:] == [text for text in HARD if text]
-    assert kinds(pairs) == {"empty_caption": 1, "image_without_captions": 1}
 
 
 def test_a_folder_of_tables_is_read_as_each_of_them(pairs_folder, tmp_path):

@@ -43,14 +43,6 @@ def test_what_is_cut_off_is_named_where_it_is_decoded(kind, records_folder, clip
         pixels_of(records.select([0] * 8), "edit_image", preprocessor, cache_images=True)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"GIF", b"<svg/>", damage.png(20_000, 10, 10), damage.png(20_000, 20_000, 1)]
-)
-def test_what_is_no_image_or_too_large_is_refused_at_the_door(content, records_folder, tmp_path):
-    with pytest.raises(UserError, match="1 images of `edit_image` cannot be used, such as that of row 0"):
-        with_edit(records_folder, tmp_path / "data", content)
-
-
 def test_loading_decodes_nothing(records_folder, monkeypatch):
     loaded = []
     load = PIL.ImageFile.ImageFile.load

@@ -13,7 +13,6 @@ import yaml
 
 from repair_hf.runtime.command_line import parse
 from repair_hf.runtime.items import FILE, Items, check_items, digest_each
-from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import Bounded, UserError, need, opt
 from repair_hf.runtime.stage import Stage, differences
 
@@ -118,11 +117,6 @@ def test_an_interrupted_run_keeps_its_files_and_says_what_changed(tmp_path, capl
     stage(folder, replace(OPTIONS, k_mine=3)).run(lambda where: {"paid": (where / "paid").read_text()})
     assert "k_mine (100 -> 3)" in caplog.text
     assert yaml.safe_load((folder / "config.yaml").read_text())["k_mine"] == 3
-
-
-def test_one_run_at_a_time_writes(tmp_path):
-    with one_writer(tmp_path / "mine"), pytest.raises(UserError, match="in use by another run"):
-        stage(tmp_path / "mine").run(never)
 
 
 def test_what_another_run_has_finished_in_the_meantime_is_taken(tmp_path):

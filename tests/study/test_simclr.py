@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from children import launch
 from safetensors import safe_open
 from training_runs import curve
 
@@ -17,6 +18,7 @@ from repair_hf.study import losses
 from repair_hf.study.losses import HEAD, TwoViews
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.finetune import train
+from repair_hf.training.trainer import RepairTrainer
 from tests.study.counting import step
 
 
@@ -79,6 +81,20 @@ def test_the_head_trains_and_is_not_saved(encoder, objective, pairs_folder, tmp_
         assert not [name for name in saved.keys() if "head" in name]  # noqa: SIM118
     for line in curve(tmp_path / "out"):
         assert line["loss"] == pytest.approx(line["loss_global"] + line["loss_views"], abs=1e-3)
+
+
+def train_simclr(folder: str, model: str, pairs: str) -> int:
+    encoder = DualEncoder.from_pretrained(model, device="cpu")
+    objective = TwoViews(encoder)
+    config = RepairConfig(folder, max_steps=1, per_device_train_batch_size=4, logging_steps=1, use_cpu=True)
+    RepairTrainer(encoder, config, load_pairs(pairs, split="all"), objective=objective, callbacks=[objective]).train()
+    return 0
+
+
+def test_each_of_two_processes_masks_the_known_matches_of_its_own_views(clip_folder, pairs_folder, tmp_path):
+    pytest.importorskip("kornia", reason="views are made by kornia: pip install 'repair-hf[study]'")
+    launch(train_simclr, str(tmp_path / "out"), str(clip_folder), str(pairs_folder))
+    assert curve(tmp_path / "out")[0]["loss_views"] > 0
 
 
 def test_adapters_would_not_train_the_head(objective):
