@@ -128,8 +128,8 @@ def test_a_connection_that_the_server_has_closed_meanwhile_is_opened_anew(shape,
     async def main(base_url: str):
         with ledger_in(tmp_path) as ledger:
             chat = ChatModel(MODELS[shape], ledger=ledger, base_url=base_url, retries=QUICK)
-            for sample in range(2):
-                await chat.ask(QUESTION, stage="audit", direction="i2t", schema=Verdict, sample=sample)
+            for seed in range(2):
+                await chat.ask(QUESTION, stage="audit", direction="i2t", schema=Verdict, seed=seed)
                 assert server.hangups.acquire(timeout=60)  # blocks the loop: the client cannot see the hang-up
 
     with ProviderServer(script, idle=0.1) as server:

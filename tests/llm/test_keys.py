@@ -3,9 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repair_hf.llm.keys import ImageURL, question_key
+from repair_hf.llm import keys
+from repair_hf.llm.keys import ImageURL, canonical
 
 TEXT = st.text(max_size=20)
+
+
+def question_key(messages: list[dict], **asked) -> str:
+    return keys.question_key(canonical(messages), **asked)
 
 
 def question(text: str, url: str, source: str) -> list[dict]:
@@ -29,3 +34,10 @@ def test_all_else_matters():
     keys += [question_key(question(text, "u", source), **asked) for text, source in (("t" * 2000, "s"), ("t", "r"))]
     keys += [question_key(question("t" * 1999 + "u", "u", "s"), **asked)]
     assert len(set(keys)) == len(keys)
+
+
+def test_keys_stay_so_that_paid_answers_are_found_again():
+    asked = {"model": "m", "temperature": 0.0, "max_tokens": 9, "seed": 0, "sample": 0, "schema": "A", "attempt": 0}
+    messages = [{"role": "system", "content": "Judge."}, *question('Q: "café"', "u", "ab/64")]
+    messages[1]["content"].append({"type": "text", "text": "x" * 2000})
+    assert question_key(messages, **asked) == "beea95d95974f871f5bfe322141db402"

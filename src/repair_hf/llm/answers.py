@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from repair_hf.llm.ledger import Reply
+from repair_hf.llm.ledger import LEAKED_KEY, Reply
 from repair_hf.runtime.redaction import holds_key
 from repair_hf.runtime.texts import UnreadableText, end_of_json
 
@@ -66,7 +66,7 @@ def read_answer(text: str, finish: str, schema: type[Schema] | None) -> Schema |
     Raises:
         AnswerError: If the answer is unusable.
     """
-    if finish == "leaked_key":
+    if finish == LEAKED_KEY:
         raise RefusedAnswer("the answer held an API key")
     if finish in ("content_filter", "refusal"):
         raise RefusedAnswer(f"{finish}: {_shortened(text)}" if text else finish)
@@ -77,7 +77,7 @@ def read_answer(text: str, finish: str, schema: type[Schema] | None) -> Schema |
     if schema is None:
         return text.strip()
     value = _parse(text, schema)
-    if holds_key(value.model_dump_json()):  # in the text escapes may have broken it up
+    if "\\" in text and holds_key(value.model_dump_json()):  # escapes hide a key from the check of the whole text
         raise RefusedAnswer("the answer held an API key")
     return value
 

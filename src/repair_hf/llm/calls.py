@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -22,8 +22,7 @@ class Topic(NamedTuple):
     prompts: str = ""
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     """The reply to one request.
 
     Args:
@@ -60,7 +59,7 @@ class Call:
 def without_usage(reply: Reply) -> Reply:
     """Return the reply without its impossible usage, so that its worst case counts."""
     _warn_of_usage(reply.answered_by)
-    return replace(reply, prompt_tokens=0, completion_tokens=0, dollars=None)
+    return reply._replace(prompt_tokens=0, completion_tokens=0, dollars=None)
 
 
 @cache  # once for each model

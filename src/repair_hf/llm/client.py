@@ -7,9 +7,12 @@ and direction.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from typing import Any
+
+from pydantic import BaseModel
 
 from repair_hf.llm.answers import (
     AnswerError,
@@ -26,7 +29,7 @@ from repair_hf.llm.batches import Batches, Deferred, open_batches
 from repair_hf.llm.calls import without_usage
 from repair_hf.llm.cost import Usage, all_parts, count_tokens, price_per_token, text_tokens
 from repair_hf.llm.errors import FailedRequest, ProviderError
-from repair_hf.llm.keys import as_sent, question_key
+from repair_hf.llm.keys import as_sent, canonical, question_key
 from repair_hf.llm.ledger import Call, Ledger, Reply, Topic
 from repair_hf.llm.loading import thinking_room
 from repair_hf.llm.options import RequestOptions
@@ -38,6 +41,22 @@ from repair_hf.runtime.run_folder import RunStopped
 MARGIN = 1.1  # of a provider's count of a prompt above ours
 
 __all__ = ["AnswerError", "ChatModel", "Deferred", "ProviderError", "RefusedAnswer", "UnparsedAnswer"]
+
+
+@dataclass
+class _Sample:
+    """One of several answers to the same messages, and the attempts at it that were unusable."""
+
+    number: int
+    messages: list[dict]
+    text: str  # of the messages, for keys
+    topic: Topic
+    schema: type[BaseModel] | None
+    temperature: float
+    max_tokens: int
+    seed: int
+    drains: int  # of the sender, when it was asked
+    unusable: list[tuple[Reply, UnparsedAnswer]] = field(default_factory=list)
 
 
 class ChatModel:
@@ -86,53 +105,53 @@ class ChatModel:
         self._unread: set[str] = set()  # keys of answers that came with a batch in this run
         self._prompt_digest = prompts.digest()
 
-    async def ask(
+    async def ask(self, messages: list[dict], *, schema: type[Schema] | None = None, **how: Any) -> Schema | str:
+        """Ask for one answer, as `ask_many` asks for several.
+
+        Raises:
+            AnswerError: If it is unusable; the run goes on without this row.
+            Deferred, RunStopped: As `ask_many`.
+        """
+        (answer,) = await self.ask_many(messages, samples=1, schema=schema, **how)
+        if isinstance(answer, AnswerError):
+            raise answer
+        return answer
+
+    async def ask_many(
         self,
         messages: list[dict],
         *,
+        samples: int,
         stage: str,
         direction: str,
         schema: type[Schema] | None = None,
         temperature: float = 0.0,
         max_tokens: int = 1024,
-        sample: int = 0,
         seed: int = 0,
-    ) -> Schema | str:
-        """Ask a question; while the answer is unusable, ask again: `self.attempts` times in all.
+    ) -> list[Schema | str | AnswerError]:
+        """Ask for several answers to the same messages; return each, or why it is unusable.
 
-        The messages are in the OpenAI chat format. With `schema` the answer is JSON, returned as an instance of this
-        pydantic model; without it, a text. The cost is counted by stage and direction, such as `audit` and `i2t`.
-        `sample` distinguishes several answers to the same messages.
+        While an answer is unusable, it is asked for again: `self.attempts` times in all. The messages are in the
+        OpenAI chat format. With `schema` an answer is JSON, returned as an instance of this pydantic model; without
+        it, a text. The cost is counted by stage and direction, such as `audit` and `i2t`.
 
         Raises:
-            AnswerError: If the answer is unusable; the run goes on without this row.
-            Deferred: If the answer comes with a batch.
+            Deferred: If an answer comes with a batch.
             RunStopped: If the run cannot go on.
         """
         topic = Topic(stage, direction, self.model, prompts=self._prompt_digest)
-        sampling = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed, "sample": sample}
-        first = request = self._request(messages, schema, sampling)
-        drains = self._sender.drains
-        for attempt in range(self.attempts):
-            key = self._key(messages, schema, sampling, attempt)
-            reply, is_new = await self._answer(key, request, topic, drains)
-            try:
-                return self._read(schema, reply.text, reply.finish, is_new)
-            except UnparsedAnswer as fault:
-                if attempt + 1 == self.attempts:
-                    raise
-                again = {"seed": request_seed(seed, sample, attempt=attempt + 1)}
-                request = next_attempt(first, request["max_tokens"], reply, fault) | again
-        raise AssertionError("`attempts` must be positive")
-
-    async def ask_many(self, messages: list[dict], *, samples: int, **how: Any) -> list[Schema | str | AnswerError]:
-        """Ask for several answers to the same messages, as `ask` does; return each, or why it is unusable."""
-        asked = (self.ask(messages, sample=sample, **how) for sample in range(samples))
-        answers: list[Schema | str | AnswerError] = []
-        for answer in await asyncio.gather(*asked, return_exceptions=True):
-            if isinstance(answer, BaseException) and not isinstance(answer, AnswerError):
+        what = (messages, canonical(messages), topic, schema, temperature, max_tokens, seed, self._sender.drains)
+        asked = [_Sample(number, *what) for number in range(samples)]
+        keys = list(map(self._key, asked))
+        calls = self.ledger.find_all(keys)
+        works = [self._answer(each, calls.get(key)) for each, key in zip(asked, keys, strict=True)]
+        if samples == 1 or len(calls) == samples:  # answers that are there need no tasks
+            answers = [await work for work in works]
+        else:
+            answers = await asyncio.gather(*works)
+        for answer in answers:
+            if isinstance(answer, Deferred | RunStopped):
                 raise answer
-            answers.append(answer)
         return answers
 
     async def collect(self) -> None:
@@ -162,41 +181,70 @@ class ChatModel:
         """Send nothing new, and wait for the answers that are on their way; they are paid for already."""
         await self._sender.drain(seconds)
 
-    def _request(self, messages: list[dict], schema: type[Schema] | None, sampling: dict[str, Any]) -> dict[str, Any]:
-        """Return what is sent for the first attempt at a question."""
-        return {
-            "model": self.model,
-            "messages": messages,
-            "temperature": sampling["temperature"],
-            "max_tokens": sampling["max_tokens"] + self._thinking_room,
-            "seed": request_seed(sampling["seed"], sampling["sample"], attempt=0),
+    async def _answer(self, asked: _Sample, call: Call | None) -> Any:
+        """Return a usable answer, or the error in its place; `call` is what the ledger has for the first attempt."""
+        try:
+            while True:
+                reply, is_new = await self._reply(asked, call)
+                try:
+                    return self._read(asked.schema, reply.text, reply.finish, is_new)
+                except UnparsedAnswer as fault:
+                    asked.unusable.append((reply, fault))
+                    if len(asked.unusable) == self.attempts:
+                        raise
+                call = self.ledger.find(self._key(asked))
+        except (AnswerError, Deferred, RunStopped) as error:
+            return error
+
+    def _key(self, asked: _Sample) -> str:
+        return question_key(
+            asked.text,
+            model=self.model,
+            schema=asked.schema and asked.schema.__name__,
+            temperature=asked.temperature,
+            max_tokens=asked.max_tokens,
+            seed=asked.seed,
+            sample=asked.number,
+            attempt=len(asked.unusable),
             **self._reasoning,
-            **({} if schema is None else {"response_format": response_format(schema)}),
+        )
+
+    def _request(self, asked: _Sample) -> dict[str, Any]:
+        """Return what is sent for the next attempt."""
+        request = first = {
+            "model": self.model,
+            "messages": asked.messages,
+            "temperature": asked.temperature,
+            "max_tokens": asked.max_tokens + self._thinking_room,
+            **self._reasoning,
+            **({} if asked.schema is None else {"response_format": response_format(asked.schema)}),
         }
+        for reply, fault in asked.unusable:
+            request = next_attempt(first, request["max_tokens"], reply, fault)
+        return request | {"seed": request_seed(asked.seed, asked.number, attempt=len(asked.unusable))}
 
-    def _key(self, messages: list[dict], schema: type[Schema] | None, sampling: dict[str, Any], attempt: int) -> str:
-        asked = {"model": self.model, "schema": schema and schema.__name__, "attempt": attempt}
-        return question_key(messages, **sampling, **asked, **self._reasoning)
-
-    async def _answer(self, key: str, request: dict[str, Any], topic: Topic, drains: int) -> tuple[Reply, bool]:
-        """Get an answer from the ledger, a request in flight or the provider; and whether it was just paid for."""
-        call = self.ledger.find(key)
+    async def _reply(self, asked: _Sample, call: Call | None) -> tuple[Reply, bool]:
+        """Get a reply from the ledger, a request in flight or the provider; and whether it was just paid for."""
         is_new = call is not None and call.key in self._unread
         if call is None or call.state == "received":  # in place of asking, a body that was received is read
-            if any(part["type"] == "image_url" for part in all_parts(request["messages"])):
+            request = self._request(asked)
+            if any(part["type"] == "image_url" for part in all_parts(asked.messages)):
                 request = await asyncio.to_thread(as_sent, request)  # images are encoded for nothing else
-            if self._sender.drains != drains:  # the run stopped since it was asked
+            if self._sender.drains != asked.drains:  # the run stopped since it was asked
                 raise asyncio.CancelledError
             if call is None and self.batches is not None:
-                await self.batches.defer(key, request, topic, self._worst(request))
+                await self.batches.defer(self._key(asked), request, asked.topic, self._worst(request))
                 raise Deferred("the answer comes with a batch")
-            call, is_new = await self._ask_provider(key, request, topic)
+            call, is_new = await self._ask_provider(self._key(asked), request, asked.topic)
         self._unread.discard(call.key)
         if call.reply is None:
             raise Deferred("the answer comes with a batch")
         if call.state == "rejected":
             raise RefusedAnswer(f"rejected: {call.reply.text}")
-        self.usage.setdefault(topic[:2], Usage()).add(call.reply, replayed=not is_new)
+        place = asked.topic[:2]
+        if place not in self.usage:
+            self.usage[place] = Usage()
+        self.usage[place].add(call.reply, replayed=not is_new)
         return call.reply, is_new
 
     async def _ask_provider(self, key: str, request: dict[str, Any], topic: Topic) -> tuple[Call, bool]:

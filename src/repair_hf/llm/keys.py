@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
 LONG = 1024  # characters; longer strings are hashed separately, which avoids escaping them as JSON
 
-_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 class ImageURL(str):
@@ -50,18 +50,18 @@ def as_sent(value: Any) -> Any:
     return value.url if kind is ImageURL else value
 
 
-def question_key(messages: Sequence[Mapping[str, Any]], **asked: Any) -> str:
-    """Return the key of a question: its messages, the model, how an answer is drawn, and which attempt this is."""
-    return hashlib.sha256(_canonical([_fold(list(messages)), asked]).encode()).hexdigest()[:32]
-
-
-def _fold(value: Any) -> Any:
-    """Mark each image, and replace each long text by its digest."""
+def canonical(value: Any) -> str:
+    """Return the one text of some messages that keys are made of: JSON, with a digest for each long text."""
     kind = type(value)  # faster than isinstance, and a question has dozens of values
-    if kind is ImageURL:
-        return ["image", value]
-    if kind is str:
-        return value if len(value) <= LONG else ["text", hashlib.sha256(value.encode()).hexdigest()]
+    if kind is str and len(value) > LONG:
+        return f'["text","{hashlib.sha256(value.encode()).hexdigest()}"]'
     if kind is dict:
-        return {key: item if type(item) is str and len(item) <= LONG else _fold(item) for key, item in value.items()}
-    return [_fold(item) for item in value] if kind is list else value
+        return f"{{{','.join([f'{_json(key)}:{canonical(item)}' for key, item in sorted(value.items())])}}}"
+    if kind is list:
+        return f"[{','.join(map(canonical, value))}]"
+    return f'["image",{_json(value)}]' if kind is ImageURL else _json(value)
+
+
+def question_key(messages: str, **asked: Any) -> str:
+    """Return the key of a question: its messages (`canonical`), the model, how it is sampled, which attempt it is."""
+    return hashlib.sha256(f"[{messages},{_json(asked)}]".encode()).hexdigest()[:32]

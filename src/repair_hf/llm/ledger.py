@@ -20,9 +20,8 @@ import logging
 import secrets
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 SLACK = 1e-9  # dollars: sums of binary fractions differ in their last digits
 POLL = 0.1  # seconds between two looks at the bills that have come
+LEAKED_KEY = "leaked_key"  # in place of why the model stopped: the answer held an API key
 BEYOND = 100  # times the worst case: nothing is learned from such a bill
 
 
@@ -107,9 +107,13 @@ class Ledger:
 
     def find(self, key: str) -> Call | None:
         """Return a call that is answered, rejected or in a batch; None if it may be asked."""
-        row = self._one(f"SELECT {CALL} FROM call WHERE key = ? AND state != 'reserved'", key)
+        return self.find_all([key]).get(key)
+
+    def find_all(self, keys: Sequence[str]) -> dict[str, Call]:
+        """Return, by key, the calls that are answered, rejected or in a batch."""
+        wanted = f"SELECT {CALL} FROM call WHERE key IN ({', '.join('?' * len(keys))}) AND state != 'reserved'"
         try:
-            return None if row is None else read_call(row)
+            return {row[0]: read_call(row) for row in self.database.execute(wanted, keys)}
         except (ValueError, TypeError) as error:
             raise damaged(self.path, error) from error
 
@@ -134,7 +138,7 @@ class Ledger:
             if call is not None and call.state != "received":
                 return call, dollars
             if call is not None and self._adopt(key):
-                return replace(call, state="reserved"), dollars
+                return Call(key, "reserved", body=call.body), dollars
             shortage, is_busy = self.shortage(dollars)
             if shortage and not is_busy:
                 raise BudgetSpent(shortage)
@@ -173,8 +177,11 @@ class Ledger:
     def answer(self, key: str, reply: Reply, topic: Topic | None = None, worst: float = 0.0) -> Call:
         """Write an answer and its bill, and return its call. Without a bill, and at most, the reserve counts.
 
-        With `topic` it is written even if another process has given its row up meanwhile: it is paid for.
+        With `topic` it is written even if another process has given its row up meanwhile: it is paid for. A text that
+        holds a key in use is not kept.
         """
+        if holds_key(reply.text) or holds_key(reply.finish):
+            reply = reply._replace(text="", finish=LEAKED_KEY)
         with self._transaction():
             row = self._one("SELECT worst, model FROM call WHERE key = ? AND state IN ('reserved', 'submitted')", key)
             if row is None and topic is not None:
@@ -199,7 +206,7 @@ class Ledger:
             logger.warning("%s bills $%.2g for a request reserved at $%.2g; it counts as that, and later ones are "
                            "reserved at the bill.", model, reply.dollars, worst)  # fmt: skip
         self._highest[model] = max(self._highest[model], reply.dollars)
-        return replace(reply, dollars=worst)
+        return reply._replace(dollars=worst)
 
     def reject(self, key: str, reason: str, topic: Topic) -> None:
         """Note that the provider never accepts a request, unless it is on its way elsewhere."""

@@ -100,7 +100,6 @@ def connect(path: str | Path) -> sqlite3.Connection:
         path.parent.mkdir(parents=True, exist_ok=True)
     is_empty = path.is_file() and not path.stat().st_size
     database = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
-    database.text_factory = lambda text: text.decode("utf-8", "replace")
     try:
         if is_empty and _log_of(path):
             raise sqlite3.DatabaseError("it is empty beside its -wal")

@@ -39,6 +39,8 @@ WORDINGS = {"audit", "always_instruct"}  # what a template may depend on beside 
 # halves of surrogate pairs, which cannot be sent.
 _UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f\ud800-\udfff]")
 
+_literal = json.JSONEncoder(ensure_ascii=False).encode
+
 # In a sandbox, because a folder of prompts may come from a stranger.
 _JINJA = ImmutableSandboxedEnvironment(
     undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
@@ -190,7 +192,7 @@ def fit_instruction(caption: str) -> str:
 
 def quote(text: str) -> str:
     """Quote a text as a JSON string literal on one line."""
-    return _UNSEEN.sub(lambda letter: json.dumps(letter[0])[1:-1], json.dumps(text, ensure_ascii=False))
+    return _UNSEEN.sub(lambda letter: json.dumps(letter[0])[1:-1], _literal(text))
 
 
 @cache

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
 
@@ -28,7 +27,7 @@ from repair_hf.llm.errors import (
 from repair_hf.llm.ledger import Reply
 from repair_hf.llm.loading import find_provider, key_names, load_litellm, mapped
 from repair_hf.llm.reader import Reading, parse_body, read_body
-from repair_hf.runtime.redaction import holds_key, printable, use_keys, without_secrets
+from repair_hf.runtime.redaction import printable, use_keys, without_secrets
 
 __all__ = ["LiteLLM", "PassingError", "Provider", "ProviderError", "RejectedRequest", "Reply"]
 
@@ -37,7 +36,6 @@ logger = logging.getLogger(__name__)
 # Their servers enforce a JSON schema for any model, though LiteLLM's table, which goes by model, does not say so.
 _TAKE_ANY_SCHEMA = ("hosted_vllm", "ollama", "ollama_chat")
 
-LEAKED_KEY = "leaked_key"  # in place of why the model stopped: the answer held an API key, and was not kept
 PLAIN_AFTER = 2  # answers of 5xx to a schema: some servers do not say that they reject it
 MOST_BYTES = 64 * 2**20  # of a response, decompressed; the largest images of providers take about 30 MB
 MARGIN = 1.0  # seconds that LiteLLM's own time-outs get, which know whether a connection was made
@@ -242,13 +240,9 @@ def read_reply(value: Any, model: str, response: Any = None, *, batch: bool = Fa
         found = read_response(value, model, response)
     except Blocked as error:
         return blocked(error, model)
-    text, finish = found.text, found.finish
-    reply = Reply(text, finish, *bill(found, model, batch=batch), without_secrets(found.model or model))
-    if found.is_odd:
-        reply = without_usage(replace(reply, answered_by=model))
-    if holds_key(text) or holds_key(finish):
-        reply = replace(reply, text="", finish=LEAKED_KEY)
-    return reply
+    dollars = bill(found, model, batch=batch)
+    reply = Reply(found.text, found.finish, *dollars, without_secrets(found.model or model))
+    return without_usage(reply._replace(answered_by=model)) if found.is_odd else reply
 
 
 def read_response(value: Any, model: str, response: Any = None) -> Reading:

@@ -20,7 +20,6 @@ import shutil
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -196,8 +195,8 @@ class Candidates:
         async def saved(reply: Reply) -> Reply:
             fault = await asyncio.to_thread(lambda: save_candidate(path, editor.opened(reply)))
             if fault and reply.text:
-                reply = replace(reply, finish=fault)
-            return replace(reply, text="" if fault else path.name)
+                reply = reply._replace(finish=fault)
+            return reply._replace(text="" if fault else path.name)
 
         async def send_and_save() -> Reply:
             return await saved(await send())
