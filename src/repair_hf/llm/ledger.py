@@ -265,7 +265,7 @@ class Ledger:
 
     @contextmanager
     def _transaction(self, *, is_paid: bool = False) -> Iterator[None]:
-        """Begin to write. What is paid waits until the ledger can be written, however long another program locks it."""
+        """Begin to write. What is paid waits as long as another program locks the ledger."""
         while not self.database.in_transaction:
             try:
                 self.database.execute("BEGIN IMMEDIATE")
