@@ -121,3 +121,9 @@ def test_form_is_what_strict_providers_take_and_what_fills_it_is_read():
     assert list(asked["json_schema"]["schema"]["properties"]) == ["reason", "description", "verdicts"]  # reasons first
     text = '{"reason": "r", "description": null, "verdicts": [{"title": "a", "side": "right"}]}'
     assert read_answer(text, "stop", Outer).verdicts == [Inner(title="a", side="right")]
+
+
+def test_an_answer_that_hides_a_key_behind_escapes_is_refused(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "planted-key-0123456789")
+    with pytest.raises(RefusedAnswer, match="held an API key"):
+        read_answer(r'{"valid": true, "reason": "\u0070lanted-key-0123456789"}', "stop", Verdict)

@@ -1,6 +1,7 @@
 """The file of a ledger: where it lies, and what is beside it."""
 
 import asyncio
+import logging
 import sqlite3
 import threading
 from contextlib import closing
@@ -10,7 +11,8 @@ from ledgers import ledger_in, pay, rows, send_once
 
 from repair_hf.llm import ledger_file
 from repair_hf.llm.ledger import _ADD, Reply, Topic
-from repair_hf.llm.ledger_file import connect, find_ledger, place_of
+from repair_hf.llm.ledger_file import LedgerLocked, connect, find_ledger, place_of
+from repair_hf.llm.provider import KEEP
 from repair_hf.runtime.options import UserError
 
 
@@ -37,6 +39,51 @@ def test_a_ledger_that_another_program_holds_is_in_use_and_not_damaged(tmp_path,
             with pytest.raises(UserError, match="in use by another process .*later") as caught:
                 look(tmp_path)
             assert "delete" not in str(caught.value)
+
+
+@pytest.fixture
+def viewer(tmp_path, monkeypatch):
+    """Another program that can lock the ledger of the test's folder."""
+    pay(tmp_path, "paid")
+    monkeypatch.setattr(ledger_file, "PATIENCE", 0.1)
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)) as other:
+        yield other
+
+
+def test_a_ledger_that_is_locked_in_the_middle_of_a_run_stops_it_with_one_line(tmp_path, viewer):
+    async def send() -> Reply:
+        raise AssertionError("nothing is sent")
+
+    with ledger_in(tmp_path) as ledger:
+        viewer.execute("BEGIN IMMEDIATE")
+        with pytest.raises(
+            LedgerLocked, match="Another program has locked .*ledger.sqlite.* Close it, and run"
+        ):
+            asyncio.run(send_once(ledger, "key", send))
+        assert ledger.find("paid") is not None
+    viewer.execute("ROLLBACK")
+    assert [row["key"] for row in rows(tmp_path)] == ["paid"] and not rows(tmp_path, "lost")
+
+
+def test_an_answer_that_comes_while_the_ledger_is_locked_waits_to_be_written(tmp_path, viewer, caplog):
+    class Release(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            viewer.execute("ROLLBACK")
+
+    async def send() -> Reply:
+        viewer.execute("BEGIN IMMEDIATE")
+        KEEP.get()(b"a body")  # as a response comes
+        return Reply("yes", "stop", 10, 2, 0.5, "m")
+
+    release = Release()
+    logging.getLogger("repair_hf.llm.ledger").addHandler(release)
+    try:
+        with ledger_in(tmp_path) as ledger:
+            call = asyncio.run(send_once(ledger, "key", send))
+    finally:
+        logging.getLogger("repair_hf.llm.ledger").removeHandler(release)
+    assert call.is_new and {row["key"] for row in rows(tmp_path)} == {"key", "paid"}
+    assert "has locked" in caplog.text and "waits to be written" in caplog.text
 
 
 def test_a_kill_while_a_ledger_closes_is_not_taken_for_a_lost_log(tmp_path):

@@ -17,9 +17,13 @@ from repair_hf.pairs.images import MAX_BYTES, MAX_PIXELS, inspect_images
 from repair_hf.synthesis.sources import LONGEST_SIDE, SMALL_PNG, SourceImages, UnreadableImage, open_picture
 
 
-def sources_of(*cells: dict | str, **options) -> SourceImages:
+def images_of(*cells: dict | str) -> datasets.Dataset:
     features = datasets.Features({"image": datasets.Image()})
-    return SourceImages(datasets.Dataset.from_dict({"image": list(cells)}, features=features), **options)
+    return datasets.Dataset.from_dict({"image": list(cells)}, features=features)
+
+
+def sources_of(*cells: dict | str, **options) -> SourceImages:
+    return SourceImages(images_of(*cells), **options)
 
 
 def noise(size: tuple[int, int] = (8, 8)) -> Image.Image:
@@ -166,7 +170,7 @@ def test_what_could_do_harm_is_not_decoded(what, tmp_path):
     tracemalloc.stop()
     with pytest.raises(UnreadableImage, match="at most" if what == "too many bytes" else complaint):
         sent(sources_of(str(tmp_path / "a.png")))
-    looked_at = inspect_images(sources_of({"bytes": data, "path": None})._rows)
+    looked_at = inspect_images(images_of({"bytes": data, "path": None}))
     assert looked_at[0].problem == ("too_large_image" if "more" in what or "many" in what else "corrupt_image")
 
 
@@ -174,3 +178,8 @@ def test_what_could_do_harm_is_not_decoded(what, tmp_path):
 def test_a_path_that_never_ends_is_not_read_and_an_address_not_fetched(path):
     with pytest.raises(UnreadableImage, match="not an image file"):
         sources_of(path).file(0)
+
+
+def test_an_image_is_that_of_its_row_in_a_selection():
+    images = images_of(*({"bytes": bytes([number]), "path": None} for number in range(4)))
+    assert [SourceImages(images.select([3, 1])).file(row) for row in range(2)] == [b"\3", b"\1"]

@@ -20,7 +20,7 @@ import logging
 import secrets
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import filelock
 
 from repair_hf.llm.calls import CALL, Call, Reply, Topic, format_dollars, packed, read_call, without_usage
-from repair_hf.llm.ledger_file import check_log, connect, damaged, lock_of, owners_of
+from repair_hf.llm.ledger_file import LedgerLocked, check_log, connect, damaged, lock_of, owners_of
 from repair_hf.runtime.redaction import holds_key
 from repair_hf.runtime.run_folder import RunStopped
 
@@ -74,7 +74,7 @@ class Ledger:
         self._lock = None if str(path) == ":memory:" else filelock.FileLock(lock_of(self.path, self._owner))
         if self._lock is not None:
             self._lock.acquire()
-        self.settle_dead()
+        self._settle_dead(owners_of(self.path))
 
     def __enter__(self) -> Ledger:
         return self
@@ -84,13 +84,13 @@ class Ledger:
 
     def close(self) -> None:
         """Close the file. Calls whose replies nobody waits for any more count as lost."""
-        with suppress(sqlite3.OperationalError):  # on a full disk; the next run that opens it does the same
+        with suppress(sqlite3.OperationalError, LedgerLocked):  # or a full disk; the next run does the same
             self._settle(self._owner)
-            self.settle_dead()
+            self._settle_dead(owners_of(self.path))
         if self._lock is not None:  # before its log goes: a lock without one is taken for that of a killed process
             Path(self._lock.lock_file).unlink(missing_ok=True)
             self._lock.release()
-        with suppress(sqlite3.OperationalError):  # unless another process has it open, one file holds all
+        with suppress(sqlite3.OperationalError, LedgerLocked):  # unless others have it open, one file holds all
             self.database.execute("PRAGMA busy_timeout = 0")
             self.database.execute("PRAGMA journal_mode = DELETE")
         self.database.close()
@@ -114,7 +114,7 @@ class Ledger:
         wanted = f"SELECT {CALL} FROM call WHERE key IN ({', '.join('?' * len(keys))}) AND state != 'reserved'"
         try:
             return {row[0]: read_call(row) for row in self.database.execute(wanted, keys)}
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, sqlite3.OperationalError) as error:
             raise damaged(self.path, error) from error
 
     def has_answers_of(self, model: str) -> bool:
@@ -143,7 +143,7 @@ class Ledger:
             if shortage and not is_busy:
                 raise BudgetSpent(shortage)
             await asyncio.sleep(POLL)
-            self.settle_dead()
+            self._settle_dead()
 
     def _may_send(self, model: str, dollars: float) -> bool:
         """Let the first paid call of a model go alone: its bill corrects the reserves of the others."""
@@ -172,7 +172,8 @@ class Ledger:
     def keep(self, key: str, body: bytes) -> None:
         """Write down a body before it is read, unless it echoes a key."""
         if not holds_key(body.decode("utf-8", "replace")):
-            self.database.execute("UPDATE call SET body = ? WHERE key = ? AND owner = ?", (body, key, self._owner))
+            with suppress(LedgerLocked):  # it is read at once, and then its answer is written
+                self.database.execute("UPDATE call SET body = ? WHERE key = ? AND owner = ?", (body, key, self._owner))
 
     def answer(self, key: str, reply: Reply, topic: Topic | None = None, worst: float = 0.0) -> Call:
         """Write an answer and its bill, and return its call. Without a bill, and at most, the reserve counts.
@@ -182,7 +183,7 @@ class Ledger:
         """
         if holds_key(reply.text) or holds_key(reply.finish):
             reply = reply._replace(text="", finish=LEAKED_KEY)
-        with self._transaction():
+        with self._transaction(is_paid=True):
             row = self._one("SELECT worst, model FROM call WHERE key = ? AND state IN ('reserved', 'submitted')", key)
             if row is None and topic is not None:
                 row = (worst, topic.model)
@@ -221,7 +222,8 @@ class Ledger:
     def lose(self, keys: Iterable[str]) -> None:
         """Count submitted calls as lost: their batch ended without their answers."""
         wanted = f"UPDATE call SET {_LOST}, batch_id = NULL WHERE key = ? AND state = 'submitted'"
-        self.database.executemany(wanted, [(key,) for key in keys])
+        for key in keys:
+            self.database.execute(wanted, (key,))
 
     def ask_again(self, key: str, is_gone: Callable[[], bool]) -> None:
         """Let a question be asked again if its answer is gone, such as a deleted file; what it has cost stays.
@@ -232,11 +234,14 @@ class Ledger:
             if (call := self.find(key)) is not None and call.state in ("answered", "rejected") and is_gone():
                 self.database.execute(f"UPDATE call SET key = {_FRESH_KEY} WHERE key = ?", (key,))
 
-    def settle_dead(self) -> None:
-        """Count what killed processes had reserved as lost, and give up their batches that were not submitted."""
+    def _settle_dead(self, others: Collection[str] = ()) -> None:
+        """Count what killed processes had reserved as lost, and give up their batches that were not submitted.
+
+        Processes are known by their rows; `others` may have none.
+        """
         wanted = "SELECT DISTINCT owner FROM call WHERE owner IS NOT NULL AND owner != ?"
         owners = {owner for (owner,) in self.database.execute(wanted, (self._owner,)).fetchall()}
-        for owner in owners | owners_of(self.path) - {self._owner}:
+        for owner in owners.union(others) - {self._owner}:
             lock = filelock.FileLock(lock_of(self.path, owner), blocking=False)
             with suppress(filelock.Timeout), lock:
                 self._settle(owner)
@@ -259,9 +264,16 @@ class Ledger:
         return self.database.execute(wanted, values).fetchone()
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self, *, is_paid: bool = False) -> Iterator[None]:
+        """Begin to write. What is paid waits as long as another program locks the ledger."""
+        while not self.database.in_transaction:
+            try:
+                self.database.execute("BEGIN IMMEDIATE")
+            except LedgerLocked:
+                if not is_paid:
+                    raise
+                logger.warning("Another program has locked %s, and a paid answer waits to be written.", self.path)
         with self.database:
-            self.database.execute("BEGIN IMMEDIATE")
             yield
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import filelock
 import psutil
 
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import RunStopped
 
 FILE = "ledger.sqlite"
 VERSION = 1  # `user_version` of the file
@@ -62,6 +63,27 @@ COMMIT;
 """
 
 
+class LedgerLocked(RunStopped):
+    """Another program keeps a ledger from being written; the same command goes on."""
+
+
+class Database(sqlite3.Connection):
+    """A connection to a ledger. Once `path` is set, it raises `LedgerLocked` where SQLite raises its own error."""
+
+    path: Path | None = None
+
+    def execute(self, wanted: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        try:
+            return super().execute(wanted, values)
+        except sqlite3.OperationalError as error:
+            if self.path is None or "locked" not in str(error):
+                raise
+            raise LedgerLocked(
+                f"Another program has locked {self.path} for over {PATIENCE:g} s, such as a viewer of SQLite files. "
+                "Close it, and run the same command again: every answer so far is kept."
+            ) from error
+
+
 def lock_of(path: Path, owner: str) -> Path:
     """Return the lock file of a process that has a ledger open."""
     return path.with_name(f"{path.name}.{owner}.lock")
@@ -89,7 +111,7 @@ def check_log(path: Path) -> None:
             )
 
 
-def connect(path: str | Path) -> sqlite3.Connection:
+def connect(path: str | Path) -> Database:
     """Open a ledger for writing; it is created if missing.
 
     Raises:
@@ -99,7 +121,8 @@ def connect(path: str | Path) -> sqlite3.Connection:
     if str(path) != ":memory:":
         path.parent.mkdir(parents=True, exist_ok=True)
     is_empty = path.is_file() and not path.stat().st_size
-    database = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+    how: dict[str, Any] = {"timeout": PATIENCE, "isolation_level": None, "check_same_thread": False}
+    database: Database = sqlite3.connect(path, **how, factory=Database)
     try:
         if is_empty and _log_of(path):
             raise sqlite3.DatabaseError("it is empty beside its -wal")
@@ -119,6 +142,7 @@ def connect(path: str | Path) -> sqlite3.Connection:
         if isinstance(error, sqlite3.OperationalError) and not re.search("malformed|locked", str(error)):
             raise  # a full disk, or a folder that cannot be written to
         raise damaged(path, error) from error
+    database.path = path
     return database
 
 
