@@ -150,7 +150,7 @@ class ChatModel:
         else:
             answers = await asyncio.gather(*works)
         for answer in answers:
-            if isinstance(answer, Deferred | RunStopped):
+            if isinstance(answer, Exception) and not isinstance(answer, AnswerError):
                 raise answer
         return answers
 
@@ -182,7 +182,7 @@ class ChatModel:
         await self._sender.drain(seconds)
 
     async def _answer(self, asked: _Sample, call: Call | None) -> Any:
-        """Return a usable answer, or the error in its place; `call` is what the ledger has for the first attempt."""
+        """Return a usable answer, or the error in its place; `call` is what the ledger has of the first attempt."""
         try:
             while True:
                 reply, is_new = await self._reply(asked, call)
@@ -199,7 +199,7 @@ class ChatModel:
                 if len(asked.unusable) == self.attempts:
                     return answer
                 call = self.ledger.find(self._key(asked))
-        except (AnswerError, Deferred, RunStopped) as error:
+        except Exception as error:
             return error
 
     def _key(self, asked: _Sample) -> str:
