@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
@@ -116,6 +117,8 @@ def _shape(node: dict[str, Any]) -> dict[str, Any]:
 
 def _parse(text: str, schema: type[Schema]) -> Schema:
     """Validate the JSON objects in the text. Exactly one must match: of two that differ, neither can be trusted."""
+    with suppress(ValidationError):  # mostly the text is nothing else
+        return schema.model_validate_json(text, strict=True)
     found: list[Schema] = []
     faults: list[str] = []
     for piece in _objects(text):

@@ -150,7 +150,7 @@ class ChatModel:
         else:
             answers = await asyncio.gather(*works)
         for answer in answers:
-            if isinstance(answer, Deferred | RunStopped):
+            if isinstance(answer, Exception) and not isinstance(answer, AnswerError):
                 raise answer
         return answers
 
@@ -182,18 +182,24 @@ class ChatModel:
         await self._sender.drain(seconds)
 
     async def _answer(self, asked: _Sample, call: Call | None) -> Any:
-        """Return a usable answer, or the error in its place; `call` is what the ledger has for the first attempt."""
+        """Return a usable answer, or the error in its place; `call` is what the ledger has of the first attempt."""
         try:
             while True:
                 reply, is_new = await self._reply(asked, call)
                 try:
-                    return self._read(asked.schema, reply.text, reply.finish, is_new)
-                except UnparsedAnswer as fault:
-                    asked.unusable.append((reply, fault))
-                    if len(asked.unusable) == self.attempts:
-                        raise
+                    answer: Any = read_answer(reply.text, reply.finish, asked.schema)
+                except AnswerError as error:
+                    answer = error
+                if is_new:
+                    fault = f"an unusable answer: {answer}" if isinstance(answer, AnswerError) else None
+                    self._sender.circuit.note(fault)
+                if not isinstance(answer, UnparsedAnswer):
+                    return answer
+                asked.unusable.append((reply, answer))
+                if len(asked.unusable) == self.attempts:
+                    return answer
                 call = self.ledger.find(self._key(asked))
-        except (AnswerError, Deferred, RunStopped) as error:
+        except Exception as error:
             return error
 
     def _key(self, asked: _Sample) -> str:
@@ -211,7 +217,7 @@ class ChatModel:
 
     def _request(self, asked: _Sample) -> dict[str, Any]:
         """Return what is sent for the next attempt."""
-        request = first = {
+        first: dict[str, Any] = {
             "model": self.model,
             "messages": asked.messages,
             "temperature": asked.temperature,
@@ -219,6 +225,7 @@ class ChatModel:
             **self._reasoning,
             **({} if asked.schema is None else {"response_format": response_format(asked.schema)}),
         }
+        request = first
         for reply, fault in asked.unusable:
             request = next_attempt(first, request["max_tokens"], reply, fault)
         return request | {"seed": request_seed(asked.seed, asked.number, attempt=len(asked.unusable))}
@@ -271,15 +278,3 @@ class ChatModel:
         per_token_in, per_token_out = self._price
         prompt = ceil(MARGIN * count_tokens(self.model, request["messages"])) if per_token_in else 0
         return prompt * per_token_in + request["max_tokens"] * per_token_out
-
-    def _read(self, schema: type[Schema] | None, text: str, finish: str, is_new: bool) -> Schema | str:
-        """Read an answer; if it is new, note in the circuit whether it is usable."""
-        try:
-            answer = read_answer(text, finish, schema)
-        except AnswerError as fault:
-            if is_new:
-                self._sender.circuit.note(f"an unusable answer: {fault}")
-            raise
-        if is_new:
-            self._sender.circuit.note(None)
-        return answer

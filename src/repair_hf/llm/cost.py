@@ -65,8 +65,7 @@ class Usage:
 
 def known_dollars(uses: Iterable[Usage]) -> float | None:
     """Add up what was paid; None if an answer has no known price."""
-    found = list(uses)
-    return None if any(use.unpriced for use in found) else sum((use.dollars for use in found), 0.0)
+    return add_up(None if use.unpriced else use.dollars for use in uses)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ class Database(sqlite3.Connection):
 
     path: Path | None = None
 
-    def execute(self, wanted: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+    def execute(self, wanted: str, values: Any = ()) -> sqlite3.Cursor:
         try:
             return super().execute(wanted, values)
         except sqlite3.OperationalError as error:

@@ -114,6 +114,15 @@ class Circuit:
         )
 
 
+def check_price(model: str, max_usd: float | None, *, has_price: bool) -> None:
+    """Raise an error if there is a ceiling in dollars, and the model has no known price."""
+    if not has_price and max_usd is not None:
+        raise UserError(
+            f"`max_usd` cannot be enforced: no list price is known for {model!r}. "
+            "State it with --price or --editor-price, or use `max_calls`, which limits answers and hosted images."
+        )
+
+
 class Sender:
     """Asks one model, and writes what it pays into a ledger.
 
@@ -133,11 +142,7 @@ class Sender:
         *,
         has_price: bool = True,
     ) -> None:
-        if not has_price and ledger.ceilings.max_usd is not None:
-            raise UserError(
-                f"`max_usd` cannot be enforced: no list price is known for {model!r}. "
-                "State it with --price or --editor-price, or use `max_calls`, which limits answers and hosted images."
-            )
+        check_price(model, ledger.ceilings.max_usd, has_price=has_price)
         self.model, self.ledger, self._retries = model, ledger, retries or Retries()
         self._most = max(options.concurrency // processes().count, 1)  # requests at once
         self.circuit = Circuit(options.max_error_rate, window=max(WINDOW, WINDOW_PER_PLACE * self._most))

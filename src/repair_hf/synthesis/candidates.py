@@ -206,7 +206,7 @@ class Candidates:
 
         assert self._sender is not None, "it belongs to the editor"
         topic = Topic("edit", "t2i", editor.model)
-        question = Question(path.stem, topic, send_and_save, editor.worst_case, read=read_and_save)
+        question = Question(path.stem, topic, send_and_save, lambda: editor.price_bound, read=read_and_save)
         for _ in range(ATTEMPTS):
             # Its file was deleted, or set aside; or no image came.
             self.ledger.ask_again(path.stem, lambda: not path.is_file())

@@ -75,10 +75,6 @@ class HostedEditor:
         has_price = bool(self.price_bound)
         return Sender(self.model, ledger, self.options, self._retries, has_price=has_price)
 
-    def worst_case(self) -> float:
-        """The most dollars that an image may cost."""
-        return self.price_bound
-
     async def request(self, source: bytes, instruction: str) -> Callable[[], Awaitable[Reply]]:
         """Prepare a request for one edited image, or for a new one (`Drawing`); call the result to send it.
 

@@ -62,6 +62,7 @@ def check_llm(options: LLMOptions) -> None:
     """
     from repair_hf.llm.batch_api import batch_route
     from repair_hf.llm.cost import price_per_token
+    from repair_hf.llm.sending import check_price
 
     (place, name), count = find_llm(options), processes().count
     if options.batch and (place != "litellm" or count > 1):
@@ -73,7 +74,7 @@ def check_llm(options: LLMOptions) -> None:
         raise UserError(f"`reasoning_effort` needs a provider, and --llm {options.llm} has none; leave it out.")
     _check_key(place, name, options.llm_base_url)
     if place == "litellm":
-        _check_price(name, options, has_price=price_per_token(name, batch=options.batch) is not None)
+        check_price(name, options.max_usd, has_price=price_per_token(name, batch=options.batch) is not None)
 
 
 def check_editor(options: EditorOptions, llm: LLMOptions, *, from_text: bool = False) -> None:
@@ -86,9 +87,10 @@ def check_editor(options: EditorOptions, llm: LLMOptions, *, from_text: bool = F
     place, name = find_editor(options)
     _check_key(place, name, options.editor_base_url)
     if place == "litellm":
+        from repair_hf.llm.sending import check_price
         from repair_hf.synthesis.hosted import HostedEditor
 
-        _check_price(name, llm, has_price=bool(HostedEditor(name).price_bound))
+        check_price(name, llm.max_usd, has_price=bool(HostedEditor(name).price_bound))
     if place == "world" and options.editor_format != "png":
         raise UserError("`editor_format` must be png for the toy world, whose files hold their scene; leave it out.")
     if place == "here":
@@ -194,15 +196,6 @@ def _check_key(place: Place, name: str, base_url: str | None) -> None:
         from repair_hf.llm.loading import check_key
 
         check_key(name, base_url)
-
-
-def _check_price(name: str, options: LLMOptions, *, has_price: bool) -> None:
-    """Raise the error that a run would, if a ceiling in dollars is set for a model without a price."""
-    from repair_hf.llm.ledger import Ceilings, Ledger
-    from repair_hf.llm.sending import Sender
-
-    with Ledger(ceilings=Ceilings(options.max_usd)) as ledger:
-        Sender(name, ledger, options, has_price=has_price)
 
 
 def _find(id: str, toys: Mapping[str, Errors], base_url: str | None) -> tuple[Place, str]:
