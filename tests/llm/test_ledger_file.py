@@ -56,9 +56,7 @@ def test_a_ledger_that_is_locked_in_the_middle_of_a_run_stops_it_with_one_line(t
 
     with ledger_in(tmp_path) as ledger:
         viewer.execute("BEGIN IMMEDIATE")
-        with pytest.raises(
-            LedgerLocked, match="Another program has locked .*ledger.sqlite.* Close it, and run"
-        ):
+        with pytest.raises(LedgerLocked, match="Another program has locked .*ledger.sqlite.* Close it, and run"):
             asyncio.run(send_once(ledger, "key", send))
         assert ledger.find("paid") is not None
     viewer.execute("ROLLBACK")
