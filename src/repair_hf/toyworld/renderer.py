@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import math
 import random
-import zlib
 from typing import Any
 
 from PIL import Image, ImageDraw
@@ -58,7 +57,7 @@ def to_png(picture: Image.Image) -> bytes:
     notes = PngInfo()
     notes.add_text("scene", picture.info["scene"])
     file = io.BytesIO()
-    picture.save(file, "PNG", pnginfo=notes, compress_level=1, compress_type=zlib.Z_RLE)  # grain does not compress
+    picture.save(file, "PNG", pnginfo=notes, compress_level=1)
     return file.getvalue()
 
 
