@@ -29,7 +29,7 @@ from repair_hf.llm.batches import Batches, Deferred, open_batches
 from repair_hf.llm.calls import without_usage
 from repair_hf.llm.cost import Usage, all_parts, count_tokens, price_per_token, text_tokens
 from repair_hf.llm.errors import FailedRequest, ProviderError
-from repair_hf.llm.keys import as_sent, canonical, question_key
+from repair_hf.llm.keys import as_sent, question_key
 from repair_hf.llm.ledger import Call, Ledger, Reply, Topic
 from repair_hf.llm.loading import thinking_room
 from repair_hf.llm.options import RequestOptions
@@ -49,7 +49,7 @@ class _Sample:
 
     number: int
     messages: list[dict]
-    text: str  # of the messages, for keys
+    question: str  # digest of what is asked, the same for all samples
     topic: Topic
     schema: type[BaseModel] | None
     temperature: float
@@ -57,6 +57,11 @@ class _Sample:
     seed: int
     drains: int  # of the sender, when it was asked
     unusable: list[tuple[Reply, UnparsedAnswer]] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        """Key of the next attempt in the ledger."""
+        return f"{self.question}-{self.number}-{len(self.unusable)}"
 
 
 class ChatModel:
@@ -140,9 +145,11 @@ class ChatModel:
             RunStopped: If the run cannot go on.
         """
         topic = Topic(stage, direction, self.model, prompts=self._prompt_digest)
-        what = (messages, canonical(messages), topic, schema, temperature, max_tokens, seed, self._sender.drains)
+        how = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed, **self._reasoning}
+        question = question_key(messages, model=self.model, schema=schema and schema.__name__, **how)
+        what = (messages, question, topic, schema, temperature, max_tokens, seed, self._sender.drains)
         asked = [_Sample(number, *what) for number in range(samples)]
-        keys = list(map(self._key, asked))
+        keys = [each.key for each in asked]
         calls = self.ledger.find_all(keys)
         works = [self._answer(each, calls.get(key)) for each, key in zip(asked, keys, strict=True)]
         if samples == 1 or len(calls) == samples:  # answers that are there need no tasks
@@ -198,22 +205,9 @@ class ChatModel:
                 asked.unusable.append((reply, answer))
                 if len(asked.unusable) == self.attempts:
                     return answer
-                call = self.ledger.find(self._key(asked))
+                call = self.ledger.find(asked.key)
         except Exception as error:
             return error
-
-    def _key(self, asked: _Sample) -> str:
-        return question_key(
-            asked.text,
-            model=self.model,
-            schema=asked.schema and asked.schema.__name__,
-            temperature=asked.temperature,
-            max_tokens=asked.max_tokens,
-            seed=asked.seed,
-            sample=asked.number,
-            attempt=len(asked.unusable),
-            **self._reasoning,
-        )
 
     def _request(self, asked: _Sample) -> dict[str, Any]:
         """Return what is sent for the next attempt."""
@@ -240,9 +234,9 @@ class ChatModel:
             if self._sender.drains != asked.drains:  # the run stopped since it was asked
                 raise asyncio.CancelledError
             if call is None and self.batches is not None:
-                await self.batches.defer(self._key(asked), request, asked.topic, self._worst(request))
+                await self.batches.defer(asked.key, request, asked.topic, self._worst(request))
                 raise Deferred("the answer comes with a batch")
-            call, is_new = await self._ask_provider(self._key(asked), request, asked.topic)
+            call, is_new = await self._ask_provider(asked.key, request, asked.topic)
         self._unread.discard(call.key)
         if call.reply is None:
             raise Deferred("the answer comes with a batch")

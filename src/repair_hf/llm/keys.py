@@ -12,8 +12,6 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
-LONG = 1024  # characters; longer strings are hashed separately, which avoids escaping them as JSON
-
 _json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
@@ -50,18 +48,6 @@ def as_sent(value: Any) -> Any:
     return value.url if kind is ImageURL else value
 
 
-def canonical(value: Any) -> str:
-    """Return the one text of some messages that keys are made of: JSON, with a digest for each long text."""
-    kind = type(value)  # faster than isinstance, and a question has dozens of values
-    if kind is str and len(value) > LONG:
-        return f'["text","{hashlib.sha256(value.encode()).hexdigest()}"]'
-    if kind is dict:
-        return f"{{{','.join([f'{_json(key)}:{canonical(item)}' for key, item in sorted(value.items())])}}}"
-    if kind is list:
-        return f"[{','.join(map(canonical, value))}]"
-    return f'["image",{_json(value)}]' if kind is ImageURL else _json(value)
-
-
-def question_key(messages: str, **asked: Any) -> str:
-    """Return the key of a question: its messages (`canonical`), the model, how it is sampled, which attempt it is."""
-    return hashlib.sha256(f"[{messages},{_json(asked)}]".encode()).hexdigest()[:32]
+def question_key(messages: list[dict], **asked: Any) -> str:
+    """Return the digest of a question: its messages, the model, and how it is sampled. An image counts by its name."""
+    return hashlib.sha256(_json([messages, asked]).encode()).hexdigest()[:32]

@@ -24,7 +24,7 @@ NETWORK_DRIVES = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "l
 _TABLES = """
 BEGIN IMMEDIATE;  -- a reader finds all of it or nothing
 CREATE TABLE IF NOT EXISTS call (
-    key TEXT PRIMARY KEY,               -- digest of what was asked
+    key TEXT PRIMARY KEY,               -- digest of what was asked, the sample and the attempt
     run TEXT NOT NULL,                  -- folder of the run, seen from the ledger's
     stage TEXT NOT NULL,
     direction TEXT NOT NULL,
