@@ -233,4 +233,9 @@ class Machine(RuleBasedStateMachine):
 
 
 TestLedger = Machine.TestCase
-TestLedger.settings = settings(max_examples=300, stateful_step_count=25, deadline=None)
+TestLedger.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.slow
+class TestLedgerAtLength(Machine.TestCase):
+    settings = settings(max_examples=2000, stateful_step_count=25, deadline=None)

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ledgers import ledger_in, rows
 
@@ -59,10 +59,24 @@ def damage(data: bytes, kind: str, share: float, count: int) -> bytes:
     return data[:at] + middle + after
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(damages())
+@example([(FILE, "cut", 0.0, 1), (FILE, "zeros", 0.0, 1)])  # SQLite takes what is left for a new file
+@example([(FILE, "flip", 0.1328125, 7), (f"{FILE}-wal", "flip", 0.5, 1)])  # a column has another name
+@example([(FILE, "flip", 0.140625, 7), (f"{FILE}-wal", "flip", 0.0, 1)])  # the schema is no UTF-8
 def test_a_damaged_ledger_is_an_error_or_holds_every_payment(whole, tmp_path_factory, found):
-    folder = tmp_path_factory.mktemp("damaged")
+    check(whole, tmp_path_factory.mktemp("damaged"), found)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, deadline=None)
+@given(damages())
+def test_many_damaged_ledgers(whole, tmp_path_factory, found):
+    check(whole, tmp_path_factory.mktemp("damaged"), found)
+
+
+def check(whole: Path, folder: Path, found: list[tuple[str, str, float, int]]) -> None:
+    """Damage a copy of a ledger: it opens with every payment, or is an error that says what to do."""
     shutil.copytree(whole, folder, dirs_exist_ok=True)
     for name, *how in found:
         path = folder / name

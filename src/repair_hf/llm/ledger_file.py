@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from repair_hf.runtime.run_folder import RunStopped
 
 FILE = "ledger.sqlite"
 VERSION = 1  # `user_version` of the file
+SHORTEST = 512  # bytes of a file with a table
 PATIENCE = 60.0  # seconds to wait while another process writes
 NETWORK_DRIVES = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "lustre", "beegfs", "gpfs")
 
@@ -120,12 +122,12 @@ def connect(path: str | Path) -> Database:
     path = Path(path)
     if str(path) != ":memory:":
         path.parent.mkdir(parents=True, exist_ok=True)
-    is_empty = path.is_file() and not path.stat().st_size
+    size = path.stat().st_size if path.is_file() else None
     how: dict[str, Any] = {"timeout": PATIENCE, "isolation_level": None, "check_same_thread": False}
     database: Database = sqlite3.connect(path, **how, factory=Database)
     try:
-        if is_empty and _log_of(path):
-            raise sqlite3.DatabaseError("it is empty beside its -wal")
+        if size is not None and size < SHORTEST and (size or _log_of(path)):  # SQLite would begin it anew
+            raise sqlite3.DatabaseError("most of it is gone")
         if str(path) != ":memory:":
             # WAL needs memory that processes share, which network drives lack.
             database.execute(f"PRAGMA journal_mode = {'TRUNCATE' if _is_network_drive(path.parent) else 'WAL'}")
@@ -136,6 +138,8 @@ def connect(path: str | Path) -> Database:
             raise sqlite3.DatabaseError(f"it is no ledger of version {VERSION}")
         if has_tables and (fault := database.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
             raise sqlite3.DatabaseError(fault)
+        if has_tables and _schema(database) != _our_schema():
+            raise sqlite3.DatabaseError("its tables are not those of a ledger")
         database.executescript(_TABLES)
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter is of SQLite's message
         database.close()
@@ -144,6 +148,19 @@ def connect(path: str | Path) -> Database:
         raise damaged(path, error) from error
     database.path = path
     return database
+
+
+def _schema(database: sqlite3.Connection) -> list[bytes]:
+    """Return what makes the tables, without comments; as bytes, because a disk may have changed some."""
+    rows = database.execute("SELECT CAST(sql AS BLOB) FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    return sorted(b" ".join(re.sub(rb"--.*", b"", sql).split()) for (sql,) in rows)
+
+
+@cache
+def _our_schema() -> list[bytes]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        database.executescript(_TABLES)
+        return _schema(database)
 
 
 def damaged(path: Path, error: Exception) -> UserError:
@@ -241,6 +258,8 @@ def take_over(database: sqlite3.Connection, run: str, folder: Path, *, moves: bo
             f"WHERE {which}",
             (run,),
         )
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        raise damaged(path, error) from error
     finally:
         database.execute("DETACH other")
     return path.parent
@@ -267,7 +286,7 @@ def _knows(path: Path, run: str) -> bool:
             if database.execute("PRAGMA user_version").fetchone()[0] != VERSION:
                 return False  # it is of someone else, or another process is about to create the table
             return database.execute("SELECT 1 FROM call WHERE run = ? LIMIT 1", (run,)).fetchone() is not None
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             if run != "." and "locked" not in str(error):
                 return False  # not ours
             raise damaged(path, error) from error
