@@ -70,6 +70,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_runtest_logstart(nodeid: str, _file: list[str] = [""]) -> None:  # noqa: B006
+    """Exclude what the tests of earlier files have imported, too."""
+    if _file[0] != (file := nodeid.partition("::")[0]):
+        _file[0] = file
+        gc.freeze()
+
+
 def pytest_unconfigure() -> None:
     shutil.rmtree(_HOME, ignore_errors=True)
 
