@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from ledgers import ledger_in, rows
 
 from repair_hf.llm.ledger import Reply, Topic
-from repair_hf.llm.ledger_file import FILE
+from repair_hf.llm.ledger_file import FILE, take_over
 from repair_hf.runtime.options import UserError
 
 TOPIC, ANSWERS = Topic("audit", "i2t", "m"), 60
@@ -97,3 +99,11 @@ def check(whole: Path, folder: Path, found: list[tuple[str, str, float, int]]) -
     except UserError as error:
         assert FILE in str(error)
     shutil.rmtree(folder)
+
+
+def test_what_a_damaged_ledger_holds_is_not_taken_over(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "old")
+    with closing(sqlite3.connect(tmp_path / "old" / FILE)) as database:
+        database.execute("ALTER TABLE call RENAME COLUMN body TO bodx")
+    with ledger_in(tmp_path / "new") as ledger, pytest.raises(UserError, match="old/ledger.sqlite is damaged"):
+        take_over(ledger.database, ".", tmp_path / "old")
