@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 from ledgers import ledger_in, pay, rows, send_once
 
+from repair_hf.llm import ledger as ledger_module
 from repair_hf.llm import ledger_file
 from repair_hf.llm.ledger import _ADD, Reply, Topic
 from repair_hf.llm.ledger_file import LedgerLocked, connect, find_ledger, place_of
@@ -205,6 +206,25 @@ def test_a_reservation_does_not_look_at_all_rows(tmp_path):
     with ledger_in(tmp_path, max_usd=1.0) as ledger:
         plan = ledger.database.execute(f"EXPLAIN QUERY PLAN {_ADD}", [None] * 12).fetchall()
     assert [step[-1] for step in plan] == ["SCAN total"]
+
+
+def test_who_waits_for_a_bill_does_not_list_the_folder(tmp_path, monkeypatch):
+    topic = Topic("audit", "i2t", "m")
+    monkeypatch.setattr(ledger_module, "POLL", 0.0)
+
+    async def wait(one) -> str:
+        waiting = asyncio.create_task(one.reserve("second", lambda: 1.0, topic))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        one.answer("first", Reply("yes", "stop", 1, 1, 0.0, "m"))
+        return (await waiting)[0].state
+
+    with ledger_in(tmp_path, max_usd=1.0) as one:
+        one.add("first", 1.0, topic, "reserved")
+        with monkeypatch.context() as patch:
+            patch.setattr(ledger_module, "owners_of", lambda path: pytest.fail("it was listed"))
+            assert asyncio.run(wait(one)) == "reserved"
 
 
 def test_a_rejection_elsewhere_leaves_a_submitted_question_counted(tmp_path):
