@@ -36,7 +36,7 @@ REPLIES = st.sampled_from([0.25, 0.5, 1.0, 0.25, "500", "429", "400", "400", "lo
 def _at_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ledger, "POLL", 0.0)  # what happens does not depend on the speed of the machine
-        patch.setattr(ledger_file, "_is_network_drive", lambda folder: False)  # asks the system for all drives
+        patch.setattr(ledger_file, "is_network_drive", lambda folder: False)  # asks the system for all drives
         yield
 
 

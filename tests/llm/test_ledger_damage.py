@@ -107,3 +107,11 @@ def test_what_a_damaged_ledger_holds_is_not_taken_over(whole, tmp_path):
         database.execute("ALTER TABLE call RENAME COLUMN body TO bodx")
     with ledger_in(tmp_path / "new") as ledger, pytest.raises(UserError, match="old/ledger.sqlite is damaged"):
         take_over(ledger.database, ".", tmp_path / "old")
+
+
+def test_a_full_disk_is_no_damage_of_the_ledger_that_is_taken_over(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "old")
+    with ledger_in(tmp_path / "new") as ledger:
+        ledger.database.execute("PRAGMA max_page_count = 1")
+        with pytest.raises(sqlite3.OperationalError, match="disk is full"):
+            take_over(ledger.database, ".", tmp_path / "old")

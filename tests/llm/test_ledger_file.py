@@ -14,6 +14,7 @@ from repair_hf.llm import ledger_file
 from repair_hf.llm.ledger import _ADD, Reply, Topic
 from repair_hf.llm.ledger_file import LedgerLocked, connect, find_ledger, place_of
 from repair_hf.llm.provider import KEEP
+from repair_hf.runtime import disk
 from repair_hf.runtime.options import UserError
 
 
@@ -103,7 +104,7 @@ def test_a_run_finds_the_ledger_of_a_folder_above_it_only_if_it_paid_there(tmp_p
 @pytest.mark.parametrize(("kind", "mode"), [("ext4", "wal"), ("nfs4", "truncate")])
 def test_on_a_network_drive_processes_share_no_memory(kind, mode, tmp_path, monkeypatch):
     part = type("Part", (), {"mountpoint": str(tmp_path.resolve()), "fstype": kind})
-    monkeypatch.setattr(ledger_file.psutil, "disk_partitions", lambda all: [part])
+    monkeypatch.setattr(disk.psutil, "disk_partitions", lambda all: [part])
     database = connect(tmp_path / "ledger.sqlite")
     assert database.execute("PRAGMA journal_mode").fetchone()[0] == mode
     database.close()

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import filelock
-import psutil
 
+from repair_hf.runtime.disk import is_network_drive
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
 
@@ -21,7 +21,6 @@ FILE = "ledger.sqlite"
 VERSION = 1  # `user_version` of the file
 SHORTEST = 512  # bytes of a file with a table
 PATIENCE = 60.0  # seconds to wait while another process writes
-NETWORK_DRIVES = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "lustre", "beegfs", "gpfs")
 
 _TABLES = """
 BEGIN IMMEDIATE;  -- a reader finds all of it or nothing
@@ -103,7 +102,7 @@ def check_log(path: Path) -> None:
         UserError: If it is gone, so that all of this would be paid again.
     """
     owners = set() if _log_of(path) else owners_of(path)
-    if not owners or _is_network_drive(path.parent):
+    if not owners or is_network_drive(path.parent):
         return
     for file in (lock_of(path, owner) for owner in sorted(owners)):
         with suppress(filelock.Timeout), filelock.FileLock(file, blocking=False):
@@ -130,7 +129,7 @@ def connect(path: str | Path) -> Database:
             raise sqlite3.DatabaseError("most of it is gone")
         if str(path) != ":memory:":
             # WAL needs memory that processes share, which network drives lack.
-            database.execute(f"PRAGMA journal_mode = {'TRUNCATE' if _is_network_drive(path.parent) else 'WAL'}")
+            database.execute(f"PRAGMA journal_mode = {'TRUNCATE' if is_network_drive(path.parent) else 'WAL'}")
             database.execute("PRAGMA synchronous = NORMAL")
         (version,) = database.execute("PRAGMA user_version").fetchone()
         has_tables = database.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
@@ -143,8 +142,8 @@ def connect(path: str | Path) -> Database:
         database.executescript(_TABLES)
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter is of SQLite's message
         database.close()
-        if isinstance(error, sqlite3.OperationalError) and not re.search("malformed|locked", str(error)):
-            raise  # a full disk, or a folder that cannot be written to
+        if _is_of_the_disk(error):
+            raise
         raise damaged(path, error) from error
     database.path = path
     return database
@@ -158,9 +157,12 @@ def _schema(database: sqlite3.Connection) -> list[bytes]:
 
 @cache
 def _our_schema() -> list[bytes]:
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
-        database.executescript(_TABLES)
+    with closing(connect(":memory:")) as database:
         return _schema(database)
+
+
+def _is_of_the_disk(error: Exception) -> bool:  # such as a full one, or a folder that cannot be written to
+    return isinstance(error, sqlite3.OperationalError) and not re.search("malformed|locked|no such", str(error))
 
 
 def damaged(path: Path, error: Exception) -> UserError:
@@ -259,6 +261,8 @@ def take_over(database: sqlite3.Connection, run: str, folder: Path, *, moves: bo
             (run,),
         )
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        if _is_of_the_disk(error):
+            raise
         raise damaged(path, error) from error
     finally:
         database.execute("DETACH other")
@@ -287,13 +291,6 @@ def _knows(path: Path, run: str) -> bool:
                 return False  # it is of someone else, or another process is about to create the table
             return database.execute("SELECT 1 FROM call WHERE run = ? LIMIT 1", (run,)).fetchone() is not None
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            if run != "." and "locked" not in str(error):
+            if isinstance(error, sqlite3.Error) and run != "." and "locked" not in str(error):
                 return False  # not ours
             raise damaged(path, error) from error
-
-
-def _is_network_drive(folder: Path) -> bool:
-    """Return whether a folder is on a drive of another machine, as far as the system says."""
-    places = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}
-    above = next((str(each) for each in (folder.resolve(), *folder.resolve().parents) if str(each) in places), "")
-    return places.get(above, "") in NETWORK_DRIVES
