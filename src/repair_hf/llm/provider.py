@@ -186,7 +186,7 @@ def watch_responses() -> None:
                 keep(whole.content)
         return whole
 
-    LiteLLMAiohttpTransport.handle_async_request = send_and_read  # type: ignore[method-assign]
+    LiteLLMAiohttpTransport.handle_async_request = send_and_read
     send_in_thread = httpx.HTTPTransport.handle_request
 
     def send_and_stay(self: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
