@@ -121,6 +121,15 @@ def test_a_file_of_someone_else_in_a_folder_above_is_left_alone(tmp_path):
     assert find_ledger(tmp_path / "run") is None
 
 
+def test_a_damaged_ledger_of_a_folder_above_is_not_taken_for_one_of_someone_else(tmp_path):
+    """The run would pay anew, into a ledger of its own."""
+    pay(tmp_path, "key", run="run")
+    pages = (tmp_path / "ledger.sqlite").read_bytes()
+    (tmp_path / "ledger.sqlite").write_bytes(pages[:4096] + b"\x9c" * (len(pages) - 4096))
+    with pytest.raises(UserError, match="ledger.sqlite is damaged .*malformed"):
+        find_ledger(tmp_path / "run")
+
+
 def test_a_folder_that_has_paid_gets_no_second_ledger(tmp_path):
     pay(tmp_path / "run", "key")
     with pytest.raises(UserError, match="has paid from .*--answers-from"):

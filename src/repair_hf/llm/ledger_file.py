@@ -291,6 +291,6 @@ def _knows(path: Path, run: str) -> bool:
                 return False  # it is of someone else, or another process is about to create the table
             return database.execute("SELECT 1 FROM call WHERE run = ? LIMIT 1", (run,)).fetchone() is not None
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            if isinstance(error, sqlite3.Error) and run != "." and "locked" not in str(error):
+            if isinstance(error, sqlite3.Error) and run != "." and not re.search("locked|malformed", str(error)):
                 return False  # not ours
             raise damaged(path, error) from error
