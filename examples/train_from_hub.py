@@ -36,7 +36,7 @@ def main() -> None:
     print(f"{len(records):,} records of {len(pairs.images):,} images")
 
     summary = train(MODEL, pairs, records, config)
-    print(f"{summary['steps']} steps, edits that can be used: {summary['edits_reachable']}")
+    print(f"{summary['steps']} steps, which used {summary['edits_trained']:.1%} of the edits")
 
     test = load_pairs(PAIRS, split="test")
     for model in (MODEL, config.output_dir):

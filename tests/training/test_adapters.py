@@ -155,24 +155,3 @@ def test_frozen_weights_of_two_bytes_keep_the_scale(dtype, clip, preprocessor, p
         fit(repaired, model=encoder, lora_rank=2, bf16=True, max_steps=1)
         assert curve(tmp_path / "out")[0]["logit_scale"] == pytest.approx(100, abs=0.01)
     assert encoder.model.logit_scale.item() == pytest.approx(4.6052, abs=1e-6)
-
-
-def test_towers_and_layers_have_their_own_learning_rates(clip, fit, pairs):
-    """A step of plain gradient descent is longer or shorter by the factor of the rate."""
-    how = dict(max_steps=1, optim="sgd", learning_rate=1.0, weight_decay=0.0, warmup_steps=0, max_grad_norm=0.0)
-    before = weights(clip)
-    one, other = fit(None, "one", **how), fit(None, "other", image_learning_rate=0.25, layer_decay=0.5, **how)
-    layers = clip.config.text_config.num_hidden_layers, clip.config.vision_config.num_hidden_layers
-    for name, value in weights(other.model).items():
-        rate, depth = (0.25, layers[1]) if "vis" in name else (1.0, layers[0])
-        if ".layers." in name:
-            rate *= 0.5 ** (depth - int(name.split(".layers.")[1].split(".")[0]))
-        elif "embeddings" in name:
-            rate *= 0.5 ** (depth + 1)
-        update = weights(one.model)[name] - before[name]
-        torch.testing.assert_close(value - before[name], rate * update, rtol=1e-3, atol=1e-6, msg=name)
-    groups = other.optimizer.param_groups
-    assert other.state.log_history[0]["learning_rate"] == groups[0]["initial_lr"] == 1
-    assert sum(len(group["params"]) for group in groups) == len(before)
-    decayed = fit(None, "decay", layer_decay=0.5, max_steps=1, weight_decay=0.1).optimizer.param_groups
-    assert {group["weight_decay"] for group in decayed} == {0.0, 0.1}

@@ -41,7 +41,7 @@ def test_each_edit_stands_beside_its_false_positive_with_the_item_that_it_was_ma
         seen |= {name for name, _ in pictures} | {name for _, name in texts}
         has_pair += bool(pictures or texts)
     assert fill.share == has_pair / 12
-    assert fill.edits_reachable() == {"i2t": 1.0, "t2i": 1.0} and len(seen) == fill.i2t.n_edits + fill.t2i.n_edits
+    assert len(seen) == fill.i2t.n_edits + fill.t2i.n_edits
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -74,10 +74,7 @@ def test_the_papers_grid_holds_own_failures_and_what_fits_them(seed):
         seen |= encoded
         has_pair += bool(of_anchor)
     assert fill.share == has_pair / 12 and kinds == {"edit", "annotation"}
-    is_i2t = dict(zip(records["record_id"], (way == "i2t" for way in records["direction"]), strict=True))
-    for way, side in (("i2t", fill.i2t), ("t2i", fill.t2i)):
-        used = sum(is_i2t[name] == (way == "i2t") for name in seen)
-        assert fill.edits_reachable()[way] == used / side.n_edits < 1
+    assert 0 < len(seen) < fill.i2t.n_edits + fill.t2i.n_edits  # the others fit no failure of an anchor
 
 
 def test_one_of_several_is_drawn_uniformly_for_each_side_apart():
@@ -116,7 +113,7 @@ def test_edits_lie_in_the_tables_where_the_draws_point():
     assert Edits(make_pairs(), one_way).texts is None
     none = records.map(lambda row: {"edit_image": None, "edit_text": None})
     fill = PaperGrid(make_pairs(), none)  # without edits, failures stand beside annotated items
-    assert fill.images is fill.texts is None and fill.edits_reachable() == {} and fill.share > 0
+    assert fill.images is fill.texts is None and fill.share > 0
 
 
 def test_reports_count_the_anchors_by_what_stands_beside_them():
@@ -129,7 +126,7 @@ def test_reports_count_the_anchors_by_what_stands_beside_them():
     # c0, c1 of i0, and c2
     assert PaperGrid(make_pairs(), records).report() == counts | edits
     alone = Anchors(make_pairs())
-    assert alone.report() == {"anchors": 12, "beside_0": 12} and alone.share == 0.0 and alone.edits_reachable() == {}
+    assert alone.report() == {"anchors": 12, "beside_0": 12} and alone.share == 0.0
     assert [rows.tolist() for rows in alone.draw(np.array([0, 3]), np.array([5, 1]))] == [[[2], [0]], [[5], [1]]]
 
 

@@ -43,13 +43,13 @@ def test_few_used_edits_give_a_warning_before_the_training(repaired, fit, caplog
     first = fit(repaired, max_steps=1)
     n_used = first.summary["samples_encoded"]
     shares = " and ".join(f"{n_used[way] / 12:.0%} of the {way.upper()} edits" for way in ("i2t", "t2i"))
-    assert f"This training uses {shares}. Train for more epochs." in caplog.text
+    assert f"This training uses {shares}. Train for more epochs; only the fill `edits` can use all." in caplog.text
     caplog.clear()
     fit(repaired, "long", max_steps=30)
     fit(None, "plain", max_steps=1)
     assert "edits" not in caplog.text
     fit(repaired, "paper", max_steps=30, paper=True)
-    assert "edits. The fill `edits` can use all of them." in caplog.text
+    assert "only the fill `edits` can use all." in caplog.text
 
 
 def test_a_grid_loss_that_is_mostly_0_gives_a_warning(repaired, make_trainer, fit, caplog):

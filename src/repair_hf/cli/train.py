@@ -140,14 +140,16 @@ def _print_plan(trainer: RepairTrainer) -> None:
         beside = ", ".join(f"{counts[f'beside_{way}']:,} {way.upper()}" for way in ways)
         pairs += f"; with {kind} beside them: {beside}"
     print(pairs)
-    if trainer.plan["edits_reachable"]:
+    if trainer.plan["edits_trained"] is not None:
         print(f"edits   {_usage(trainer.plan)}")
 
 
 def _usage(planned: dict[str, Any]) -> str:
     """Say how many edits a planned training uses."""
-    sizes = {way: planned["fill"][f"edits_{way}"] for way in planned["edits_reachable"]}
-    used = (f"{planned['samples_encoded'][way]:,} of {size:,} {way.upper()} edits" for way, size in sizes.items())
+    from repair_hf.evaluation.retrieval import DIRECTIONS
+
+    sizes = ((way, planned["fill"][f"edits_{way}"]) for way in DIRECTIONS)
+    used = (f"{planned['samples_encoded'][way]:,} of {size:,} {way.upper()} edits" for way, size in sizes if size)
     return f"{planned['steps']:,} steps use {' and '.join(used)}: {planned['edits_trained']:.1%} of all"
 
 

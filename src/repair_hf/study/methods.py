@@ -83,8 +83,6 @@ _OPTIONS = (
     option("crop", augment="crop"),
     option("clip-betas", adam_beta2=0.98, adam_epsilon=1e-6),  # those of CLIP and open_clip
     option("no-clipping", max_grad_norm=0.0),  # of gradients, as in open_clip
-    option("layer-decay", layer_decay=0.8),
-    option("slow-images", image_learning_rate=3e-5),
 )
 OPTIONS = {method.name: method for method in _OPTIONS}
 RULED = {PLAIN, *(method.name for method in CANDIDATES)}  # what the rule compares

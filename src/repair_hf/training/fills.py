@@ -94,10 +94,6 @@ class Anchors(torch.utils.data.Dataset[Key]):
         of_way = {f"beside_{way}": int(is_there[:, n].sum()) for n, way in enumerate(self.beside, 1)}
         return {"anchors": len(anchors)} | counts | of_way
 
-    def edits_reachable(self) -> dict[str, float]:
-        """Return by direction the share of edits that some epoch encodes; empty without edits."""
-        return {}
-
     def samples(self, images: np.ndarray, texts: np.ndarray) -> dict[str, int]:
         """Count by kind the synthetic samples among distinct rows of images and captions beyond those of the pairs."""
         return {}
@@ -169,9 +165,6 @@ class Edits(_FromRecords):
             np.stack([anchors, self.t2i.queries[t2i], self.i2t.edits[i2t]], 1),
         )
 
-    def edits_reachable(self) -> dict[str, float]:
-        return {way: 1.0 for way, side in (("i2t", self.i2t), ("t2i", self.t2i)) if side.n_edits}
-
 
 class PaperGrid(_FromRecords):
     """Beside each anchor its own failures: the caption T_hn and the image I_hn, each with an item that fits it.
@@ -199,10 +192,6 @@ class PaperGrid(_FromRecords):
         annotated = self._captions_of.draw(wrong_images, uniforms(self.seed, epochs, anchors, 2))
         right_texts = np.where(right_texts < 0, annotated, right_texts)
         return np.stack([images, right_images, wrong_images], 1), np.stack([anchors, wrong_texts, right_texts], 1)
-
-    def edits_reachable(self) -> dict[str, float]:
-        sides = (("i2t", self.i2t, self._fits_image), ("t2i", self.t2i, self._fits_text))
-        return {way: len(np.unique(used[used >= 0])) / side.n_edits for way, side, used in sides if side.n_edits}
 
 
 def open_records(records: Any, pairs: Pairs, revision: str | None = None) -> Dataset | None:

@@ -83,12 +83,6 @@ class Hyperparameters(Bounded):
     cache_images: bool = opt(True, "Keep resized images in a memory-mapped file.", neutral=True)
 
     learning_rate: float = opt(1e-5, "Peak learning rate.", main=True)
-    image_learning_rate: float | None = opt(
-        None, "Peak learning rate of the image tower. Default: that of --learning-rate.", least=0
-    )
-    layer_decay: float = opt(
-        1.0, "Multiply the learning rate by this once more for each layer further from the output.", above=0, most=1
-    )
     early_stopping_patience: int | None = opt(
         None, "Stop after this many evaluations without a better one. Default: never.", least=1
     )

@@ -14,6 +14,7 @@ import torch
 from transformers import DefaultFlowCallback, IntervalStrategy, Trainer, TrainerCallback
 from transformers.trainer_utils import SaveStrategy  # seen with transformers 5.23
 
+from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.training.options import WITH_GRID
 
 logger = logging.getLogger(__name__)
@@ -46,8 +47,8 @@ def plan(trainer: Any, steps: int | None = None) -> dict[str, Any]:
         has_grid = (np.maximum(*drawn) >= 0).sum(1) > 1
         no_grid += (~has_grid.reshape(-1, args.train_batch_size * args.world_size).any(1)).tolist()
     edits = (first + np.flatnonzero(flags[first:-1]) for first, flags in zip(firsts, used, strict=True))
-    counts, reachable, samples = fill.report(), fill.edits_reachable(), fill.samples(*edits)
-    n_edits = sum(counts[f"edits_{way}"] for way in reachable)
+    counts, samples = fill.report(), fill.samples(*edits)
+    n_edits = sum(counts.get(f"edits_{way}", 0) for way in DIRECTIONS)
     return {
         "objective": getattr(trainer.objective, "loss", type(trainer.objective).__name__),
         "steps": steps,
@@ -56,9 +57,8 @@ def plan(trainer: Any, steps: int | None = None) -> dict[str, Any]:
         "texts_per_step": encoded[1] / steps,
         "batches_without_grid": float(np.mean(no_grid)),
         "fill": counts,
-        "edits_reachable": reachable,
         "samples_encoded": samples,
-        "edits_trained": sum(samples[way] for way in reachable) / n_edits if n_edits else None,
+        "edits_trained": sum(samples[way] for way in DIRECTIONS) / n_edits if n_edits else None,
     }
 
 
@@ -70,12 +70,11 @@ def warn_of_plan(planned: dict[str, Any]) -> None:
             "`per_device_train_batch_size`, or use `loss` batch.",
             100 * planned["batches_without_grid"],
         )
-    reach, sizes = planned["edits_reachable"], planned["fill"]
-    used = {way: planned["samples_encoded"][way] / sizes[f"edits_{way}"] for way in reach}
+    sizes = {way: size for way in DIRECTIONS if (size := planned["fill"].get(f"edits_{way}"))}
+    used = {way: planned["samples_encoded"][way] / size for way, size in sizes.items()}
     if used and min(used.values()) < ENOUGH:
         shares = " and ".join(f"{share:.0%} of the {way.upper()} edits" for way, share in used.items())
-        remedy = "Train for more epochs" if min(reach.values()) >= ENOUGH else "The fill `edits` can use all of them"
-        logger.warning("This training uses %s. %s.", shares, remedy)
+        logger.warning("This training uses %s. Train for more epochs; only the fill `edits` can use all.", shares)
 
 
 class _Clock(TrainerCallback):

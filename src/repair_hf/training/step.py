@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from repair_hf.pairs.truth import Truth
+from repair_hf.runtime.options import UserError
 from repair_hf.training.gathering import gather
 from repair_hf.training.options import GridMean, Loss
 
@@ -169,6 +170,16 @@ class Objective(nn.Module):
         all return the whole.
         """
         raise NotImplementedError
+
+
+def check_parameters(objective: nn.Module, model: nn.Module) -> None:
+    """Raise an error for an objective with parameters outside the model, which would not be trained."""
+    known = {id(parameter) for parameter in model.parameters()}
+    if any(id(parameter) not in known for parameter in objective.parameters()):
+        raise UserError(
+            f"{type(objective).__name__} has parameters of its own, which would not be trained. Make them a part of "
+            "the model while it trains."
+        )
 
 
 class PairObjective(Objective):

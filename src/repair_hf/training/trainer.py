@@ -37,9 +37,8 @@ from repair_hf.training.batches import OneCaptionPerImage, collator_of
 from repair_hf.training.checkpoints import LoopCallback, find_checkpoint, space_needed
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, fill_of, open_records
-from repair_hf.training.optimizer import check_parameters, weight_groups
 from repair_hf.training.report import plan, summarize, warn_of_plan
-from repair_hf.training.step import Objective, PairObjective, encode, step_of
+from repair_hf.training.step import Objective, PairObjective, check_parameters, encode, step_of
 
 NEEDS = ("fill", "steps", "seconds", "seconds_per_step", "loss")  # keys of a summary
 
@@ -270,14 +269,6 @@ class RepairTrainer(Trainer):
             pushed = push_model(folder, repo or os.path.basename(folder), **options)
         self.accelerator.wait_for_everyone()
         return pushed
-
-    def create_optimizer(self, model: Any = None) -> Optimizer:
-        """Create the optimizer; towers and layers may have learning rates of their own."""
-        if self.optimizer is None and (self.args.image_learning_rate, self.args.layer_decay) != (None, 1):
-            kind, how = self.get_optimizer_cls_and_kwargs(self.args, self.model)
-            decaying = self.get_decay_parameter_names(self.model)
-            self.optimizer = kind(weight_groups(self.model, decaying, self.args), **how)
-        return super().create_optimizer(model)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Exclude biases, norms of any kind, and the logit scale, which is a temperature."""
