@@ -11,9 +11,11 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.study.methods import PLAIN, RULED
 from repair_hf.study.results import BASE, Cell, Row
 from repair_hf.study.setting import Setting
+from repair_hf.training.finetune import best_of
 
 
 class Plan:
@@ -77,9 +79,9 @@ def is_ruled(cell: Cell) -> bool:
 
 
 def best(space: Sequence[Cell], rows: Mapping[Cell, Row]) -> Cell | None:
-    """Return the cell with the highest R@1, of equals the first; None if cells are missing."""
+    """Return the cell whose setting is the best, chosen as by `train --learning-rates`; None if one is missing."""
     if len(space) == 1:
         return space[0]
     if any(cell not in rows for cell in space):
         return None
-    return max(space, key=lambda cell: rows[cell].right["i2t"].mean() + rows[cell].right["t2i"].mean())
+    return best_of({cell: [rows[cell].right[way].mean() for way in DIRECTIONS] for cell in space})

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from datasets import Dataset
 
@@ -24,6 +24,7 @@ from repair_hf.training.fills import open_records
 from repair_hf.training.options import TrainOptions
 from repair_hf.training.trainer import RepairTrainer
 
+Setting = TypeVar("Setting")  # such as a learning rate
 RATES = "rates"  # folder of the trainings with each learning rate
 OF_STAGE = ("config.yaml", "command.txt", "versions.json", "items.parquet", "summary.json", ".lock")
 
@@ -111,7 +112,7 @@ def train_each(
         trainer = opened(rate, folder / RATES / f"{rate:g}", learning_rates=[])
         made[rate] = trainer.stage.summary or (trainer.train(), trainer.summary)[1]
     found = {f"{rate:g}": [each["eval_i2t_R@1"], each["eval_t2i_R@1"]] for rate, each in made.items()}
-    best = max(rates, key=lambda rate: sum(found[f"{rate:g}"]))
+    best = best_of({rate: found[f"{rate:g}"] for rate in rates})
     trainer = opened(best, folder)
 
     def adopt(_: Any) -> dict[str, Any]:
@@ -125,6 +126,11 @@ def train_each(
     if trainer.is_world_process_zero():
         shutil.rmtree(folder / RATES)
     return summary
+
+
+def best_of(found: Mapping[Setting, Sequence[float]]) -> Setting:
+    """Return the setting with the highest R@1 on validation, the mean of both directions; of equals the first."""
+    return max(found, key=lambda setting: sum(found[setting]))
 
 
 def open_trainer(
