@@ -146,10 +146,10 @@ def _print_plan(trainer: RepairTrainer) -> None:
 
 def _usage(planned: dict[str, Any]) -> str:
     """Say how many edits a planned training uses."""
-    from repair_hf.evaluation.retrieval import DIRECTIONS
+    from repair_hf.training.report import edits_of
 
-    sizes = ((way, planned["fill"][f"edits_{way}"]) for way in DIRECTIONS)
-    used = (f"{planned['samples_encoded'][way]:,} of {size:,} {way.upper()} edits" for way, size in sizes if size)
+    sizes = edits_of(planned["fill"]).items()
+    used = (f"{planned['samples_encoded'][way]:,} of {size:,} {way.upper()} edits" for way, size in sizes)
     return f"{planned['steps']:,} steps use {' and '.join(used)}: {planned['edits_trained']:.1%} of all"
 
 

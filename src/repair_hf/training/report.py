@@ -48,7 +48,7 @@ def plan(trainer: Any, steps: int | None = None) -> dict[str, Any]:
         no_grid += (~has_grid.reshape(-1, args.train_batch_size * args.world_size).any(1)).tolist()
     edits = (first + np.flatnonzero(flags[first:-1]) for first, flags in zip(firsts, used, strict=True))
     counts, samples = fill.report(), fill.samples(*edits)
-    n_edits = sum(counts.get(f"edits_{way}", 0) for way in DIRECTIONS)
+    n_edits = sum(edits_of(counts).values())
     return {
         "objective": getattr(trainer.objective, "loss", type(trainer.objective).__name__),
         "steps": steps,
@@ -62,6 +62,11 @@ def plan(trainer: Any, steps: int | None = None) -> dict[str, Any]:
     }
 
 
+def edits_of(counts: dict[str, Any]) -> dict[str, int]:
+    """Return by direction how many edits the report of a fill counts; a direction without any is left out."""
+    return {way: size for way in DIRECTIONS if (size := counts.get(f"edits_{way}"))}
+
+
 def warn_of_plan(planned: dict[str, Any]) -> None:
     """Warn of a training that leaves most edits of a direction out, or most of whose batches have no grid."""
     if planned["objective"] in WITH_GRID and planned["batches_without_grid"] > ENOUGH:
@@ -70,8 +75,7 @@ def warn_of_plan(planned: dict[str, Any]) -> None:
             "`per_device_train_batch_size`, or use `loss` batch.",
             100 * planned["batches_without_grid"],
         )
-    sizes = {way: size for way in DIRECTIONS if (size := planned["fill"].get(f"edits_{way}"))}
-    used = {way: planned["samples_encoded"][way] / size for way, size in sizes.items()}
+    used = {way: planned["samples_encoded"][way] / size for way, size in edits_of(planned["fill"]).items()}
     if used and min(used.values()) < ENOUGH:
         shares = " and ".join(f"{share:.0%} of the {way.upper()} edits" for way, share in used.items())
         logger.warning("This training uses %s. Train for more epochs; only the fill `edits` can use all.", shares)
