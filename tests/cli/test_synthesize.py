@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from chat_server import ChatServer, Response
 from datasets import Dataset
 from ledgers import answers, ledger_in, pay, rows
 from provider_server import ImageServer, png
@@ -19,7 +20,6 @@ from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.runtime.options import PairsOptions
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.errors import LLMS, errors_of
-from repair_hf.toyworld.server import ChatServer, Response
 
 WORLD = ["--llm", "world/oracle", "--editor", "world"]
 NOISY = ["--llm", "world/oracle?keeps_bad=0.3&rejects_good=0.3"]

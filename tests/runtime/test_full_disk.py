@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from chat_server import ChatServer
 from provider_server import KEY
 from small_world import World, saved
 
@@ -15,7 +16,6 @@ from repair_hf.cli.main import main
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.errors import LLMErrors
-from repair_hf.toyworld.server import ChatServer
 
 
 @pytest.fixture

@@ -18,10 +18,9 @@ from itertools import repeat
 from typing import Literal
 
 from batch_server import BatchServer
+from chat_server import ENDPOINT, Response
+from chat_server import Handler as ChatHandler
 from PIL import Image
-
-from repair_hf.toyworld.server import ENDPOINT, Response
-from repair_hf.toyworld.server import _Handler as ChatHandler
 
 Shape = Literal["openai", "gemini"]
 MODELS: dict[Shape, str] = {"openai": "openai/some-model", "gemini": "gemini/gemini-2.5-flash"}

@@ -4,7 +4,7 @@ It gets the messages that any provider gets: a prompt, labelled captions, images
 metadata and facts from captions, so it needs no weights and costs nothing. It answers as a language model would: the
 audit's verdict, an edit instruction, an edited caption.
 
-The same `answer` is available in this process (`provider`) and over HTTP (`server`). Errors are drawn from what is
+Errors are drawn from what is
 shown and the seed: a question always gets the same answer, however its prompt is worded. Their rates are in `errors`.
 """
 
