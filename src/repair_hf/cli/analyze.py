@@ -36,16 +36,17 @@ OPTIONS = (AnalyzeOptions, SourceOptions)
 def run(options: AnalyzeOptions, source: SourceOptions) -> None:
     """Write the report, or print the ledger."""
     from repair_hf.analysis.analyze import analyze, report_folder
+    from repair_hf.analysis.costs import calls_of
     from repair_hf.analysis.mined import is_mined
     from repair_hf.analysis.people.agreement import people_findings
     from repair_hf.analysis.report import PAGE
     from repair_hf.analysis.run_data import synthesis_folders
-    from repair_hf.llm.ledger_file import read_calls
 
     folders, of_mine = synthesis_folders(Path(options.run)), is_mined(options.run)
     if options.calls:
-        for call in read_calls(*(folders or [Path(options.run)])):
-            print(json.dumps(call))
+        for folder in folders or [Path(options.run)]:
+            for call in calls_of(folder):
+                print(json.dumps(call))
         return
     findings = analyze(options.run, options.output, pairs=source.pairs)
     for finding in (findings[0], *([] if of_mine else people_findings(folders))):

@@ -1,0 +1,86 @@
+"""What the LLM answers in each step: pydantic models, from which the requested JSON schemas are made.
+
+What an answer decides stands in fields of its own, so the LLM may write in any language.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import AfterValidator, BaseModel, StringConstraints, model_validator
+
+ErrorType = Literal["Object", "Action", "Attribute", "Count", "Relation", "Hallucination"]
+ERROR_TYPES: tuple[str, ...] = get_args(ErrorType)
+Instruction = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class Verdict(BaseModel):
+    """The auditor's answer. Reasons come first: a model that writes them first decides better."""
+
+    gt_reason: str
+    gt_valid: bool
+    fp_reason: str
+    fp_too_similar: bool
+
+    @property
+    def drop_reason(self) -> str | None:
+        """Why the failure is dropped; None if it is real."""
+        if not self.gt_valid:
+            return "gt_invalid"
+        return "fp_too_similar" if self.fp_too_similar else None
+
+
+class ImageInstruction(BaseModel):
+    """How to correct an image; None if nothing needs to change."""
+
+    edit_instruction: Instruction | None
+
+
+class RequiredImageInstruction(ImageInstruction):
+    """How to correct an image, in any case."""
+
+    edit_instruction: Instruction
+
+
+class CaptionInstruction(BaseModel):
+    """How to correct a caption, and what kinds of error it has."""
+
+    error_types: list[ErrorType]
+    edit_instruction: Instruction | None
+
+    @model_validator(mode="after")
+    def _has_types(self) -> CaptionInstruction:
+        if self.edit_instruction is not None and not self.error_types:
+            raise ValueError("error_types must name what is wrong, as edit_instruction corrects it")
+        return self
+
+
+class RequiredCaptionInstruction(CaptionInstruction):
+    """How to correct a caption, in any case."""
+
+    edit_instruction: Instruction
+
+
+INSTRUCTIONS: dict[tuple[str, bool], type[BaseModel]] = {  # by direction, and whether one is required
+    ("i2t", False): CaptionInstruction,
+    ("i2t", True): RequiredCaptionInstruction,
+    ("t2i", False): ImageInstruction,
+    ("t2i", True): RequiredImageInstruction,
+}
+
+
+def one_line(text: str) -> str:
+    """Join the words of a text by single spaces; an error if it has none."""
+    words = text.split()
+    if not words:
+        raise ValueError("there is no text")
+    return " ".join(words)
+
+
+OneLine = Annotated[str, AfterValidator(one_line)]
+
+
+class Written(BaseModel):
+    """A text that the LLM wrote, on one line; None if it declined."""
+
+    answer: OneLine | None
