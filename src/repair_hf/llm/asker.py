@@ -221,7 +221,8 @@ class Asker(PaidModel):
         if not response.choices:
             raise UnreadableReply(f"{self.model} sent a reply without an answer")
         choice, usage = response.choices[0], getattr(response, "usage", None)
-        refusal = getattr(choice.message, "refusal", None)
+        extra = getattr(choice.message, "provider_specific_fields", None) or {}
+        refusal = getattr(choice.message, "refusal", None) or extra.get("refusal")  # the former in a batch
         text = refusal or choice.message.content or ""
         finish = "refusal" if refusal else choice.finish_reason or "stop"
         answered_by = without_secrets(str(response.model or self.model))

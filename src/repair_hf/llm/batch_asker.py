@@ -68,8 +68,8 @@ class BatchAsker(Asker):
     async def collect(self) -> None:
         """Collect the answers of finished batches. Call it before any question.
 
-        A request that a finished batch does not answer counts as billed, unless the provider gives a reason; the run
-        asks it again.
+        A request that a finished batch does not answer counts as billed, unless the provider gives a reason. The next
+        run asks it again.
         """
         wanted = "SELECT DISTINCT batch FROM call WHERE batch IS NOT NULL AND owner IS NULL AND model = ?"
         for (name,) in self.ledger.database.execute(wanted, (self.model,)).fetchall():
@@ -177,25 +177,27 @@ class BatchAsker(Asker):
         for file in files:
             content = (await self._call("file_content", file)).text
             for line in filter(None, content.split("\n")):  # `splitlines` would also cut inside an answer
-                await self._settle(json.loads(line))
+                await self._settle(line)
         for key in await self._end(name, f"UPDATE call SET {LOST}"):
             self._failed[key] = "its batch ended without an answer; it may be billed"
 
-    async def _settle(self, row: dict[str, Any]) -> None:
-        """Write the answer in a row of a batch's file; with a reason in its place, nothing is to be paid."""
-        key, response = row["custom_id"], row.get("response") or {}
-        labels = "SELECT stage, direction, model, prompts FROM call WHERE key = ? AND batch IS NOT NULL"
-        found = self.ledger.database.execute(labels, (key,)).fetchone()
-        if found is None:
+    async def _settle(self, line: str) -> None:
+        """Write the answer in a line of a batch's file; with a reason in its place, nothing is to be paid."""
+        try:
+            row = json.loads(line)
+            key, response = row["custom_id"], row.get("response") or {}
+            body = response.get("body") or {}
+            is_answer = response.get("status_code") == 200
+            reply = self.read(load_litellm().ModelResponse(**body)) if is_answer else None
+        except (KeyError, TypeError, ValueError, AttributeError, PassingError) as error:
+            logger.warning("%s: a line of a batch cannot be read: %s", self.model, reason_of(error))
             return
-        body, status = response.get("body") or {}, response.get("status_code")
-        if status == 200:
-            try:
-                reply = self.read(load_litellm().ModelResponse(**body))
-            except (TypeError, ValueError, AttributeError, PassingError) as error:
-                logger.warning("%s: an answer of a batch cannot be read: %s", self.model, reason_of(error))
-                return
-            await self.ledger.answer(key, Topic(*found), reply)
+        labels = "SELECT stage, direction, model, prompts FROM call WHERE key = ? AND batch IS NOT NULL"
+        topic = self.ledger.database.execute(labels, (key,)).fetchone()
+        if topic is None:
+            return
+        if reply is not None:
+            await self.ledger.answer(key, Topic(*topic), reply)
             self.collected.add(key)
         elif reason := row.get("error") or body.get("error"):
             await self.ledger.give_up(key, is_lost=False)

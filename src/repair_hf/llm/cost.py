@@ -141,13 +141,15 @@ def token_bill(
 ) -> float | None:
     """Return the dollars of an answer with LiteLLM's `usage`; None if its tokens or their price are not known.
 
-    A `stated` price, in dollars per token in and out, comes before the listed one. Without both the cost counts that
-    the provider itself reports, as OpenRouter does.
+    A `stated` price, in dollars per token in and out, comes before the listed one. Without a listed price the cost
+    counts first that the provider itself reports, as OpenRouter does.
     """
     litellm, price = load_litellm(), stated or price_per_token(model, batch=batch)
+    cost = getattr(usage, "cost", None)
+    if (stated is not None or price is None) and isinstance(cost, int | float) and cost >= 0:
+        return float(cost)
     if price is None:
-        cost = getattr(usage, "cost", None)
-        return float(cost) if isinstance(cost, int | float) and cost >= 0 else None
+        return None
     if not any(price):
         return 0.0
     if usage is None or usage.prompt_tokens <= 0 or (has_text and usage.completion_tokens <= 0):
@@ -163,23 +165,28 @@ def token_bill(
 def image_bill(usage: Any, model: str, stated: tuple[float, float] | None = None) -> float | None:
     """Return the dollars of an edited image with LiteLLM's `usage`; None if its tokens or their price are not known.
 
-    A prompt whose kind is not said counts at the dearer price.
+    A prompt whose kind is not said counts at the dearer price. What is not image in the answer is text or thought.
     """
-    listed = image_prices(model)
-    if usage is None or not usage.output_tokens:
+    if stated is not None and not any(stated):
+        return 0.0
+    if usage is None or usage.output_tokens <= 0 or usage.input_tokens < 0:
         return None
+    answered = max(usage.output_tokens, usage.total_tokens - usage.input_tokens)
     if stated is not None:
-        return usage.input_tokens * stated[0] + usage.output_tokens * stated[1]
+        return usage.input_tokens * stated[0] + answered * stated[1]
+    listed = image_prices(model)
     per_image_token = listed.get("output_cost_per_image_token")
     if per_image_token is None and listed.get("output_cost_per_image") is None:
         return None
     text_in = listed.get("input_cost_per_token") or 0.0
     image_in = max(listed.get("input_cost_per_image_token") or 0.0, text_in)
-    texts = getattr(usage.input_tokens_details, "text_tokens", None) or 0
+    counts = usage.model_dump(warnings=False)  # some details are objects, and some are not
+    texts = (counts["input_tokens_details"] or {}).get("text_tokens") or 0
     dollars = texts * text_in + (usage.input_tokens - texts) * image_in
     if per_image_token is None:
         return dollars + listed["output_cost_per_image"]
-    return dollars + usage.output_tokens * per_image_token
+    images = (counts.get("output_tokens_details") or {}).get("image_tokens") or usage.output_tokens
+    return dollars + images * per_image_token + (answered - images) * (listed.get("output_cost_per_token") or 0.0)
 
 
 def count_tokens(model: str, messages: Sequence[Mapping[str, Any]]) -> int:
@@ -249,6 +256,7 @@ def format_dollars(amount: float | None) -> str:
 
 _PAID = """
 SELECT stage, direction, COUNT(*), 0, SUM(prompt_tokens), SUM(completion_tokens),
-    TOTAL(CASE state WHEN 'lost' THEN worst ELSE dollars END), SUM(state = 'answered' AND dollars IS NULL)
+    TOTAL(CASE state WHEN 'lost' THEN COALESCE(dollars, worst) ELSE dollars END),
+    SUM(state = 'answered' AND dollars IS NULL)
 FROM call WHERE (?1 IS NULL OR run = ?1) AND state IN ('answered', 'lost') GROUP BY stage, direction
 """

@@ -91,7 +91,7 @@ class Ledger:
 
     def close(self) -> None:
         """Close the file. Calls whose replies nobody waits for any more count as lost."""
-        with closing(self.database):
+        with explained(self.path), closing(self.database):
             self.database.execute(f"PRAGMA busy_timeout = {round(PATIENCE * 1000)}")
             self._lose(self._owner)
         if self._temporary is not None:
@@ -153,8 +153,10 @@ class Ledger:
             None if it is written; else why not.
         """
         async with self.transaction():
-            if self._one("SELECT 1 FROM call WHERE key = ?", key):
-                return Shortage("it is asked for elsewhere", may_pass=True)
+            same = self._one("SELECT state, owner FROM call WHERE key = ?", key)
+            if same is not None:
+                reason = "A question is in a batch of another run. Collect it first, with --batch."
+                return Shortage(reason, may_pass=same != ("submitted", None))
             self._refresh()
             dollars = max(worst, self._highest.get(topic.model, 0.0))
             if reason := self._shortage(dollars):
@@ -189,7 +191,7 @@ class Ledger:
     async def forget(self, key: str) -> None:
         """Let a question be asked again whose answer is gone, such as a deleted file. What it has cost stays."""
         async with self.transaction():
-            self.database.execute(f"UPDATE call SET {LOST} WHERE key = ?", (key,))
+            self.database.execute(f"UPDATE call SET {LOST} WHERE key = ? AND state = 'answered'", (key,))
 
     @asynccontextmanager
     async def transaction(self, *, is_paid: bool = False) -> AsyncIterator[None]:

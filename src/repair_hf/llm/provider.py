@@ -34,6 +34,7 @@ _TAKE_ANY_SCHEMA = ("hosted_vllm", "ollama", "ollama_chat")
 _KEYS_BEGIN = {"gemini": ("GOOGLE_",), "huggingface": ("HF_",), "bedrock": ("AWS_",)}
 # An empty account, in the words of OpenAI, Anthropic and DeepSeek: LiteLLM has no class for it.
 _NO_CREDIT = re.compile(r"insufficient_quota|billing_hard_limit|credit balance is too low|insufficient balance", re.I)
+_MESSAGE = re.compile(r'"message": *"((?:[^"\\]|\\.)+)"')  # in a body that LiteLLM passes on, as Gemini's
 _WRAPPING = re.compile(r"^((litellm\.)?\w*(Error|Exception|Timeout)( \w+Error)?( - |: ))+")
 
 
@@ -106,7 +107,8 @@ def as_error(error: Exception, model: str) -> Exception:
     has_no_reply = any(isinstance(cause, httpx.TransportError) for cause in causes)
     if isinstance(error, litellm.ContentPolicyViolationError):
         return BlockedContent(reason)
-    if not (has_response or has_no_reply) and status in (None, 422, 500):  # statuses that LiteLLM guesses
+    is_guessed = status is None or status < 400 or status in (422, 500)  # by LiteLLM, of a body that it cannot read
+    if is_guessed and not (has_response or has_no_reply):
         return UnreadableReply(f"{model} sent a reply that cannot be read: {reason}")
     is_spent = any(getattr(cause, "code", None) == "insufficient_quota" for cause in causes)
     if is_spent or status == 402 or (status in (400, 403, 429) and _NO_CREDIT.search(reason)):
@@ -129,6 +131,8 @@ def reason_of(error: BaseException) -> str:
     if text in ("", "Connection error."):
         below = [str(cause) for cause in _causes(error) if isinstance(cause, OSError)]
         text = f"{text or type(error).__name__} {below[-1] if below else ''}".strip()
+    if message := _MESSAGE.search(text):
+        text = message[1]
     first = next((line for line in text.splitlines() if line.strip()), text)  # a traceback may follow
     line = printable(" ".join(without_secrets(first).split()))
     return line if len(line) <= LONGEST_REASON else line[: LONGEST_REASON - 3] + "..."
@@ -195,6 +199,9 @@ def check_key(model: str, base_url: str | None) -> None:
     named = sorted(name for name in missing if name.endswith("_API_KEY"))
     keys = key_names(model)
     use_keys(keys)
+    for name in keys:
+        if os.environ[name] != os.environ[name].strip():
+            raise UserError(f"{name} begins or ends with a space or a line break. Set it without.")
     if named == sorted(missing) and named and not keys and litellm.api_key is None:
         raise UserError(f"No API key for {model}: set {' or '.join(named)} (any value for your own server).")
 

@@ -88,7 +88,7 @@ def count_tokens(said: str | list[dict]) -> int:
 
 
 def provider(id: str = MODEL) -> Provider:
-    """Return the LLM of an id for `ChatModel(id, provider=...)`. Without LiteLLM, it saves milliseconds a call."""
+    """Return the LLM of an id for `Asker(id, ledger, provider=...)`. Without LiteLLM, it saves milliseconds a call."""
     errors = errors_of(id, LLMS)
 
     async def reply(request: Mapping[str, Any]) -> Reply:
