@@ -1,4 +1,4 @@
-"""Full disks, quotas and limits on files: one line with the folder and the space needed; drives of other machines."""
+"""Full disks, quotas and limits on files: one line with the folder and the space needed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
-
 from repair_hf.runtime.run_folder import RunStopped
 
-NETWORK_DRIVES = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "lustre", "beegfs", "gpfs")
 UNITS = {"GB": 10**9, "MB": 10**6}
 # SQLite, torch and safetensors raise errors without a number; torch's writer names neither the disk nor the file.
 _FULL = re.compile(
@@ -73,10 +70,3 @@ def readable(size: int) -> str:
 
 def _existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
-
-
-def is_network_drive(folder: Path) -> bool:
-    """Return whether a folder is on a drive of another machine, as far as the system says."""
-    places = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}
-    above = next((str(each) for each in (folder.resolve(), *folder.resolve().parents) if str(each) in places), "")
-    return places.get(above, "") in NETWORK_DRIVES
