@@ -215,7 +215,7 @@ def refuse_unfinished(folder: Path) -> None:
     if (command := command_of(folder)) is not None and not (folder / "summary.json").is_file():
         raise UserError(
             f"{folder} is unfinished: `repair-hf {command}` still runs, or was killed. Run its command.txt: "
-            "it finishes the folder, and pays for nothing twice."
+            "it finishes the folder, and pays for no answer that has arrived."
         )
 
 
