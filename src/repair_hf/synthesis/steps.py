@@ -36,33 +36,22 @@ async def repair(
         RunStopped: If the run cannot go on.
     """
     try:
-        await _repair(task, asker, candidates, builder, options)
+        if options.audited:
+            task.verdict = await audit(asker, task.direction, **builder.shown(task, "q", "gt", "fp"))
+            if task.verdict.drop_reason is not None:
+                return task.drop(task.verdict.drop_reason)
+        task.instruction, task.error_types = await instruct(asker, task.direction, **builder.shown(task, "q", "fp"))
+        if task.instruction is None:
+            return task.drop("no_op", "the instruction finds nothing to change")
+        if task.direction == "t2i":
+            task.candidates = await candidates.make(task.at["fp"], task.instruction)
+        else:
+            shown = builder.shown(task, "q", "fp")
+            image = shown["q"] if options.attach_image else None
+            how: Any = {"candidates": options.candidates, "seed": options.seed, "image": image}
+            task.candidates = await edit_caption(asker, shown["fp"], task.instruction, **how)
     except (AnswerError, UnreadableImage) as error:
         task.drop(error.drop_reason, str(error))
-
-
-async def _repair(
-    task: RepairTask, asker: Asker, candidates: Candidates, builder: RecordBuilder, options: RepairOptions
-) -> None:
-    if options.audited:
-        task.verdict = await audit(asker, task.direction, **builder.shown(task, "q", "gt", "fp"))
-        if task.verdict.drop_reason is not None:
-            return task.drop(task.verdict.drop_reason)
-    task.instruction, task.error_types = await instruct(asker, task.direction, **builder.shown(task, "q", "fp"))
-    if task.instruction is None:
-        return task.drop("no_op", "the instruction finds nothing to change")
-    if task.direction == "t2i":
-        task.candidates = await candidates.make(task.at["fp"], task.instruction)
-    else:
-        shown = builder.shown(task, "q", "fp")
-        task.candidates = await edit_caption(
-            asker,
-            shown["fp"],
-            task.instruction,
-            candidates=options.candidates,
-            seed=options.seed,
-            image=shown["q"] if options.attach_image else None,
-        )
 
 
 async def audit(asker: Asker, direction: str, *, q: str, gt: str, fp: str) -> Verdict:
