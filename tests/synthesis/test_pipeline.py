@@ -69,7 +69,7 @@ def test_a_record_holds_what_its_ids_name(whole, world):
             assert images[row["gt_id"]] == captions[row["q_id"]]["image_index"]
             for role in ("gt", "fp"):
                 assert row[f"{role}_image"].tobytes() == pairs.images[images[row[f"{role}_id"]]]["image"].tobytes()
-            assert row["edit_text"] is row["q_image"] is row["fp_text"] is None and row["error_types"] == []
+            assert row["edit_text"] is row["q_image"] is row["fp_text"] is None and row["error_types"]
         else:
             assert row["q_image"].tobytes() == pairs.images[images[row["q_id"]]]["image"].tobytes()
             assert row["gt_id"] == f"{row['q_id']}#0" and row["gt_text"] == captions[row["gt_id"]]["caption"]
