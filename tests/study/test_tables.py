@@ -57,12 +57,12 @@ def test_budgets_and_blends_have_tables_of_their_own():
 
 
 def test_options_of_training_stand_beside_the_default():
-    one = plan(methods=["repair-batch", "crop"], seeds=2)
-    made = rows(one, lambda cell: {"R@1": 0.6 if cell.method == "crop" else 0.5}).values()
+    one = plan(methods=["repair-batch", "clip-betas"], seeds=2)
+    made = rows(one, lambda cell: {"R@1": 0.6 if cell.method == "clip-betas" else 0.5}).values()
     table = tables(list(made))["options"].set_index("method")
-    assert list(table.index) == ["repair-batch", "crop"]
+    assert list(table.index) == ["repair-batch", "clip-betas"]
     head = "R@1, from the default"
-    assert table.loc["crop", head].startswith("+10.0 [") and table.loc["repair-batch", head] == "–"
+    assert table.loc["clip-betas", head].startswith("+10.0 [") and table.loc["repair-batch", head] == "–"
     assert "options" not in tables(found())
 
 

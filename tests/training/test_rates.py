@@ -1,4 +1,4 @@
-"""Several learning rates in one folder, early stopping, and crops: what is kept, and what is not done twice."""
+"""Several learning rates in one folder, and early stopping: what is kept, and what is not done twice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 from training_runs import assert_same, history, losses, weights
 
 from repair_hf.cli.main import main
@@ -111,24 +110,3 @@ def test_a_training_stops_when_it_gets_no_better(resumes, fit, pairs, tmp_path):
 def test_early_stopping_needs_evaluations(make_trainer):
     with pytest.raises(UserError, match="`early_stopping_patience` needs `eval_strategy`"):
         make_trainer(early_stopping_patience=1)
-
-
-def test_crops_are_drawn_anew_in_each_epoch_and_the_same_again_by_a_resume(repaired, fit, make_trainer, tmp_path):
-    trainer = make_trainer(repaired, "boxes", augment="crop", chunk_size=3)
-    boxes, loader = {}, trainer.get_train_dataloader()
-    for epoch in range(2):
-        for batch in loader:
-            rows = batch["image_rows"][batch["images"] >= 0].tolist()
-            at = batch["images"][batch["images"] >= 0].tolist()
-            boxes |= {(epoch, row): tuple(batch["boxes"][place].tolist()) for row, place in zip(rows, at, strict=True)}
-            assert batch["pixels"].shape[2] == 34
-            trainer.compute_loss(trainer.model, batch)
-            assert batch["pixels"].shape[2] == 32
-    assert len({*boxes.values()}) == len(boxes) > 24
-    how = dict(augment="crop", save_strategy="steps", save_steps=4, max_steps=8)
-    whole = fit(repaired, "whole", **how)
-    shutil.copytree(tmp_path / "whole", tmp_path / "out", ignore=shutil.ignore_patterns("*-8", "summary.json"))
-    assert_same(weights(whole.model), weights(fit(repaired, **how).model))
-    plain = fit(repaired, "plain", max_steps=8)
-    assert not torch.equal(plain.model.visual_projection.weight, whole.model.visual_projection.weight)
-    assert plain.evaluate(plain.train_dataset) != whole.evaluate(plain.train_dataset)

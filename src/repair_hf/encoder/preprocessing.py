@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from copy import copy, deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -86,17 +85,6 @@ class Preprocessor:
             config = AutoConfig.from_pretrained(base, revision=revision)
             check_tokenizer(home, processor.tokenizer, config.text_config.vocab_size)
             return cls(processor, config)
-
-    def enlarged(self, factor: float) -> Preprocessor:
-        """Return a preprocessor whose images are larger by a factor, with the same content."""
-        made = copy(self)
-        made.processor = deepcopy(self.processor)
-        settings = made.processor.image_processor
-        for name in ("size", "crop_size"):
-            if (sides := getattr(settings, name, None)) is not None:
-                setattr(settings, name, {side: round(factor * value) for side, value in dict(sides).items() if value})
-        made.image_shape = made._image_shape()
-        return made
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Save the processor; `AutoProcessor` and `from_pretrained` load it if the model's config lies beside it."""

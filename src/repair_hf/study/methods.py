@@ -80,7 +80,6 @@ def option(name: str, **training: Any) -> Method:
 
 
 _OPTIONS = (
-    option("crop", augment="crop"),
     option("clip-betas", adam_beta2=0.98, adam_epsilon=1e-6),  # those of CLIP and open_clip
     option("no-clipping", max_grad_norm=0.0),  # of gradients, as in open_clip
 )

@@ -58,9 +58,6 @@ class Hyperparameters(Bounded):
         least=0,
         most=1,
     )
-    augment: Literal["none", "crop"] = opt(
-        "none", "Crop each training image anew in each epoch, to 90% to 100% of its area; none is mirrored."
-    )
     global_loss: Literal["softmax", "sigmoid"] | None = opt(
         None, "Loss over the batch; by default sigmoid for a model with a `logit_bias`, such as SigLIP, else softmax."
     )

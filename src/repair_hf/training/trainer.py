@@ -19,7 +19,6 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import TrainOutput  # seen with transformers 5.23
 
 from repair_hf.encoder.adapters import as_json, check_model, limit_training
-from repair_hf.encoder.augmentation import cropped
 from repair_hf.encoder.blend import blend, untrained
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.models import weights_dtype
@@ -195,8 +194,6 @@ class RepairTrainer(Trainer):
     ) -> Any:
         """Encode the batch's distinct items once, join the pairs of all processes, and sum the objective's terms."""
         how = {"in_chunks": self.args.chunk_size is not None, "autocast": self.accelerator.autocast}
-        if "boxes" in inputs:
-            inputs["pixels"] = cropped(inputs["pixels"], inputs["boxes"], self.processing_class.image_shape[1:])
         images, texts = encode(model, inputs, self.processing_class.normalize, inner=self.model, **how)
         bias = self.base.logit_bias if self.needs_bias else None
         step = step_of(images, texts, inputs, self.fill.truth, self.base.logit_scale.exp(), bias)
