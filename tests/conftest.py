@@ -38,7 +38,6 @@ LONG = """
 """.split()
 # Files that share what takes long: the Hub's client, the process that others are forked from, a repaired world.
 TOGETHER = {
-    "analysis": ("analysis/test_report", "analysis/test_live"),
     "hub": ("test_push", "test_pairs_from_hub", "test_strangers"),
     "children": tuple(
         "cli/test_run test_distributed test_kill test_hostile_editor test_processes test_arrays test_simclr "

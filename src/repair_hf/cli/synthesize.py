@@ -127,18 +127,13 @@ def _basis(*, audited: bool, batch: bool) -> str:
 
 
 def _run(synthesis: Any, folder: Path) -> dict[str, Any]:
-    """Repair, and show the progress on a page."""
-    from repair_hf.analysis.live import LiveView
+    """Repair; a run that stops says how far it came."""
     from repair_hf.llm.cost import paid_in
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import RunStopped
 
-    def watch(synthesizer: Any) -> LiveView:
-        total = len(synthesis.failures)
-        return LiveView(folder, synthesizer.builder, total=total, spent=lambda: synthesizer.dollars)
-
     try:
-        return synthesis.run(watch)
+        return synthesis.run()
     except (RunStopped, KeyboardInterrupt):
         if processes().is_main:
             if (made := synthesis.stage.summary) is not None:

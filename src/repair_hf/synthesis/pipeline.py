@@ -10,7 +10,7 @@ ledger, and the main process builds the records. The number of processes may cha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from datasets import Dataset
 
 from repair_hf.encoder.embedder import Embedder
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.cost import Usage, known_dollars, merged_usage
+from repair_hf.llm.cost import merged_usage
 from repair_hf.llm.ledger import Ledger
 from repair_hf.llm.ledger_file import FILE
 from repair_hf.pairs.dataset import Pairs
@@ -67,7 +67,6 @@ class Synthesizer:
         images_made: How many candidate images the last run made, in all processes.
         images_found: How many were there from an earlier run.
         image_dollars: What these and those have cost at a provider.
-        watch: If set, the main process calls it with every failure that it has finished.
 
     Example:
         >>> records, dropped = Synthesizer(pairs, encoder, chat, editor).run(failures, "runs/synthesize")
@@ -93,13 +92,6 @@ class Synthesizer:
         self.editor: Any = editor if is_editor else PythonEditor(id_of(editor))  # type: ignore[arg-type]
         self.builder = RecordBuilder(pairs, SourceImages(pairs.images, longest_side=self.options.image_side))
         self.images_made, self.images_found, self.image_dollars = 0, 0, 0.0
-        self.watch: Callable[[RepairTask], None] | None = None
-        self._image_usage = Usage()
-
-    @property
-    def dollars(self) -> float | None:
-        """What this process has paid so far for answers and images; None if one has no known price."""
-        return known_dollars([*self.chat.usage.values(), self._image_usage])
 
     def run(self, failures: Dataset, folder: str | Path) -> tuple[Dataset, Dataset]:
         """Repair all failures, continuing from what an earlier run left in `folder`.
@@ -158,7 +150,6 @@ class Synthesizer:
             seed=self.options.seed,
             save_as=self.save_as,
         )
-        self._image_usage = images.usage
         try:
             run_to_end(self._work(list(own.values()), images))
         except (RunStopped, KeyboardInterrupt) as error:
@@ -217,7 +208,7 @@ class Synthesizer:
     async def _work(self, tasks: list[RepairTask], images: Candidates) -> None:
         await self.chat.collect()
         with Progress(total=len(tasks), desc="Repairing", unit=" failures", smoothing=0.05) as bar:
-            workers = RepairWorkers(self.chat, images, self.builder, self.options, bar=bar, watch=self.watch)
+            workers = RepairWorkers(self.chat, images, self.builder, self.options, bar=bar)
             await workers.run(tasks)
         await self.chat.submit(workers.waiting)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from datasets import Dataset
 from transformers import ProcessorMixin
@@ -40,20 +40,12 @@ from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesizeOpt
 from repair_hf.synthesis.outcome import can_add, require_records
 from repair_hf.synthesis.own import OwnEditor, OwnLLM, id_of
 from repair_hf.synthesis.pipeline import Synthesizer
-from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
+from repair_hf.synthesis.record_builder import RecordBuilder
 from repair_hf.synthesis.rounds import earlier_rounds, leave_out, names_in
 from repair_hf.synthesis.sources import SourceImages
 
 SPACE = 4 * 2**20  # bytes that a run needs at least: some thousand answers
 NEEDS = ("directions", "open", "llm", "attempts", "images", "paid", "seconds")  # keys of a summary
-
-
-class View(Protocol):
-    """Shows a synthesis while it runs."""
-
-    def __call__(self, repair: RepairTask) -> None: ...
-
-    def write(self, *, is_done: bool = False) -> None: ...
 
 
 def synthesize(
@@ -195,7 +187,7 @@ class Synthesis:
         assert self.stage.folder is not None, "records are written"
         check_paid(self.stage.folder, (self.stage.summary or {}).get("paid", ()))
 
-    def run(self, watch: Callable[[Synthesizer], View] | None = None) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """Repair into the folder, and return its summary, which other processes than the main one lack.
 
         A finished folder is run again only if that can make more of it. What was finished before a stop or an
@@ -218,7 +210,7 @@ class Synthesis:
                 naming_full_disk(place, lambda: _space_needed(place, self.options.candidates)),
                 open_ledger(self.llm, place) as ledger,
             ):
-                found, stop = _repair(place, self, ledger, watch)
+                found, stop = _repair(place, self, ledger)
                 return found
 
         made = self.stage.run(repair, again=True)
@@ -245,9 +237,7 @@ def _check_sources(folders: Sequence[Path]) -> None:
             )
 
 
-def _repair(
-    folder: Path, work: Synthesis, ledger: Ledger, watch: Callable[[Synthesizer], View] | None
-) -> tuple[dict[str, Any], BaseException | None]:
+def _repair(folder: Path, work: Synthesis, ledger: Ledger) -> tuple[dict[str, Any], BaseException | None]:
     start, everyone = time.perf_counter(), processes()
     if everyone.is_main:
         for source in work.sources:
@@ -256,13 +246,9 @@ def _repair(
     chat, images = open_chat(work.llm, ledger), open_editor(work.editor, work.llm)
     how = work.options.as_keywords() | {"save_as": work.editor.editor_format, "round": work.round}
     synthesizer = Synthesizer(work.pairs, work.encoder, chat, images, **how)
-    view = watch(synthesizer) if watch is not None and everyone.is_main else None
-    synthesizer.watch = view
     records, dropped, count_open, stop = synthesizer.repair(work.failures, folder)
     if not everyone.is_main:
         return {}, stop
-    if view is not None:
-        view.write(is_done=True)
     save_records(folder, records, dropped, embed_source_images=work.options.embed_source_images)
     summary = {
         "directions": summarize(records, dropped),

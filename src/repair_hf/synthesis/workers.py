@@ -31,7 +31,7 @@ GRACE = 30.0  # seconds that answers on their way get to arrive when a run stops
 
 
 class RepairWorkers:
-    """Audit, instruct and edit many failures at once; `watch` is called with every failure that is finished."""
+    """Audit, instruct and edit many failures at once."""
 
     def __init__(
         self,
@@ -41,10 +41,9 @@ class RepairWorkers:
         options: RepairOptions,
         *,
         bar: tqdm,
-        watch: Callable[[RepairTask], None] | None = None,
     ) -> None:
         self.chat, self.images, self.builder, self.options = chat, images, builder, options
-        self.bar, self.watch = bar, watch
+        self.bar = bar
         self.outcomes: Counter[str] = Counter()
         self.waiting = 0  # failures that wait for answers of a batch
 
@@ -67,8 +66,6 @@ class RepairWorkers:
         except (AnswerError, UnreadableImage) as error:
             task.drop(error.drop_reason, str(error))
         self.outcomes[task.reason or "edited"] += 1
-        if self.watch is not None:
-            self.watch(task)
         self._show_progress()
 
     async def _repair(self, task: RepairTask) -> None:
