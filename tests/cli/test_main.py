@@ -136,7 +136,7 @@ ALL = "--pairs {pairs} --split all"
         f"mine {ALL} --model {{clip}}",
         f"train {ALL} --model {{clip}} --use-cpu --per-device-train-batch-size 4 --max-steps 1",
         f"evaluate {{clip}} {ALL}",
-        "export open_clip world/base",
+        "export blend world/base --base world/base --weight 0.5",
         "export triplets --records {run} --pairs {pairs}",
         "world build",
         "demo",

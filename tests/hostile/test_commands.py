@@ -31,7 +31,7 @@ READ_RECORDS = (
 )
 READ_MODEL = (
     *STAGES.values(),
-    "export open_clip {clip} --output {out}",
+    "export blend {clip} --base world/base --weight 0.5 --output {out}",
 )
 RESUME = STAGES["train"].replace("{out}", "{trained}") + " --max-steps 2 --save-strategy steps --save-steps 1"
 PUSH_MODEL = "push model {trained} --repo me/x --dry-run"

@@ -35,7 +35,7 @@ COMMANDS = {
     "show": "Draw records as a page: query, ground truth, false positive, edit.",
     "analyze": "Write a report on a run: failures, edits, cost, repairs.",
     "annotate": "Let people judge failures or edits on a web page.",
-    "export": "Write a retriever for open_clip, or records as triplets for sentence-transformers.",
+    "export": "Write a blend of two models, or records as triplets for sentence-transformers.",
     "push": "Upload records or a model to the Hugging Face Hub, with a card.",
     "env": "Print versions and devices for a bug report.",
 }

@@ -42,9 +42,6 @@ class RecordsOptions(PushOptions):
 class ModelOptions(PushOptions):
     """How a model is uploaded, and what its card compares it with."""
 
-    open_clip: bool = opt(
-        False, "Include open_clip's format, which open_clip and CLIP_benchmark load as hf-hub:ID. CLIP models only."
-    )
     results: str | None = opt(
         None, "Folder of `repair-hf evaluate` with this model, best after its base and one trained without records."
     )
@@ -61,7 +58,7 @@ def model(options: ModelOptions) -> None:
     """Upload a trained model."""
     from repair_hf.hub.files import pack_model
 
-    _push(pack_model, options, open_clip=options.open_clip, results=options.results)
+    _push(pack_model, options, results=options.results)
 
 
 def _push(pack: Callable[..., Parcel], options: PushOptions, **own: Any) -> None:

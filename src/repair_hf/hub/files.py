@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.models import ADAPTER, base_of, has_file
-from repair_hf.encoder.open_clip import CONFIG_FILE, WEIGHTS_FILE, write_open_clip
 from repair_hf.encoder.shipped import RETRIEVERS
 from repair_hf.hub.record_card import dataset_card
 from repair_hf.hub.rendering import STAGE_FILES, StageFolder
@@ -30,7 +29,7 @@ MODEL_FILES = """
     tokenizer*.json vocab.json vocab.txt merges.txt special_tokens_map.json added_tokens.json *.model
     chat_template.jinja
 """.split()
-WEIGHT_FILES = ("adapter_*", "model*.safetensors", "model*.safetensors.index.json", "open_clip_*", *STAGE_FILES)
+WEIGHT_FILES = ("adapter_*", "model*.safetensors", "model*.safetensors.index.json", *STAGE_FILES)
 RECORD_FILES = ("records/*.parquet", "dropped/*.parquet", "samples/*.png", *STAGE_FILES)
 
 
@@ -94,11 +93,10 @@ def pack_model(
     repo: str,
     *,
     scratch: str | Path,
-    open_clip: bool = False,
     results: str | Path | None = None,
     license: str | None = None,
 ) -> Parcel:
-    """Collect a trained encoder with its processor, also in open_clip's format if `open_clip`; see `pack_records`."""
+    """Collect a trained encoder with its processor; see `pack_records`."""
     from repair_hf.hub.model_card import model_card  # imports the Trainer, which takes seconds
 
     folder = Path(folder)
@@ -114,12 +112,8 @@ def pack_model(
         files = _model_files(merged)
     kind = {"model_type": encoder.model.config.model_type, "is_adapter": is_adapter}
     with intact(folder, "Train again, or delete its summary.json and trainer_state.json"):
-        card = model_card(folder, repo, results=results, license=license, has_open_clip=open_clip, **kind)
+        card = model_card(folder, repo, results=results, license=license, **kind)
         files |= {"README.md": card.encode(), **StageFolder.of(folder).files()}
-    if open_clip:  # the tokenizer's files are those of the folder
-        made = Path(scratch) / "open_clip"
-        write_open_clip(encoder, made, name=repo)
-        files |= {name: made / name for name in (CONFIG_FILE, WEIGHTS_FILE)}
     return Parcel("model", files, WEIGHT_FILES)
 
 

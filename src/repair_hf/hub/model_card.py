@@ -28,7 +28,6 @@ def model_card(
     *,
     results: str | Path | None = None,
     license: str | None = None,
-    has_open_clip: bool = False,
     model_type: str | None = None,
     is_adapter: bool = False,
 ) -> str:
@@ -58,7 +57,6 @@ def model_card(
         "is_adapter": is_adapter,
         "model_type": model_type,
         "pads_fully": model_type in PADDED_TO_FULL_LENGTH,
-        "has_open_clip": has_open_clip,
         "results": results_table(measured) if measured else "",
         "comparisons": comparisons(measured) if measured else [],
         "measured_on": measured.run.pairs() if measured else "",

@@ -81,7 +81,6 @@ def push_model(
     *,
     private: bool = False,
     tag: str | None = None,
-    open_clip: bool = False,
     results: str | Path | None = None,
     license: str | None = None,
 ) -> Pushed:
@@ -92,7 +91,6 @@ def push_model(
         repo: Id of the model; created if missing.
         private: Create it as private; an existing public repository is an error.
         tag: Name of this revision.
-        open_clip: Also push it in open_clip's format.
         results: Folder of `repair-hf evaluate` with this model, best after its base and one without records.
         license: License identifier of the Hub.
 
@@ -100,7 +98,7 @@ def push_model(
         UserError, RunStopped: As `push_records`.
     """
     with TemporaryDirectory(prefix="repair-hf-") as scratch:
-        parcel = pack_model(folder, repo, scratch=scratch, open_clip=open_clip, results=results, license=license)
+        parcel = pack_model(folder, repo, scratch=scratch, results=results, license=license)
         return push(parcel, repo, private=private, tag=tag)
 
 
