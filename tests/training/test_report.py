@@ -43,26 +43,33 @@ def test_few_used_edits_give_a_warning_before_the_training(repaired, fit, caplog
     first = fit(repaired, max_steps=1)
     n_used = first.summary["samples_encoded"]
     shares = " and ".join(f"{n_used[way] / 12:.0%} of the {way.upper()} edits" for way in ("i2t", "t2i"))
-    assert f"This training uses {shares}. Train for more epochs; only the fill `edits` can use all." in caplog.text
+    assert f"This training uses {shares}. Train for more epochs." in caplog.text
     caplog.clear()
     fit(repaired, "long", max_steps=30)
     fit(None, "plain", max_steps=1)
     assert "edits" not in caplog.text
-    fit(repaired, "paper", max_steps=30, paper=True)
-    assert "only the fill `edits` can use all." in caplog.text
+
+
+@pytest.mark.parametrize("directions", ["i2t", "t2i", "i2t t2i"])
+def test_the_papers_grid_trains_all_edits_of_one_direction_and_of_both_in_30_epochs(directions, repaired, make_trainer):
+    records = repaired.filter(lambda row: row["direction"] in directions)
+    planned = make_trainer(records, max_steps=-1, num_train_epochs=30, paper=True).plan
+    assert sum(planned["samples_encoded"].values()) == len(records) == 12 * len(directions.split())
+    assert planned["edits_trained"] == 1
 
 
 def test_a_grid_loss_that_is_mostly_0_gives_a_warning(repaired, make_trainer, fit, caplog):
     few = repaired.filter(lambda row: row["q_id"] == "blue_circle.png#1")
-    trainer = make_trainer(few, max_steps=12, paper=True)
+    how = dict(max_steps=16, per_device_train_batch_size=3, paper=True)  # two epochs
+    trainer = make_trainer(few, **how)
     loader, has_grid = trainer.get_train_dataloader(), []
     for _ in range(2):
         has_grid += [bool((batch["image_rows"] >= 0).sum(1).max() > 1) for batch in loader]
-    share = has_grid.count(False) / 12
+    share = has_grid.count(False) / 16
     assert 0.5 < share < 1 and trainer.plan["batches_without_grid"] == pytest.approx(share)
     for folder, loss, warns in (("grid", "grid", True), ("batch", "batch", False)):
         caplog.clear()
-        fit(few, folder, max_steps=12, paper=True, loss=loss)
+        fit(few, folder, loss=loss, **how)
         assert (f"{100 * share:.0f}% of the batches have no grid, so their grid loss is 0." in caplog.text) == warns
 
 

@@ -16,7 +16,7 @@ from transformers import SiglipConfig, SiglipModel
 from transformers.models.clip import modeling_clip
 
 from repair_hf.pairs.truth import Truth, truth_of
-from repair_hf.training.fills import Anchors, Edits, PaperGrid
+from repair_hf.training.fills import Anchors, Edits
 from repair_hf.training.step import PairObjective, Step, cross_entropy, sigmoid_loss, step_of
 
 LOSSES = ("batch", "grid", "both", "none")
@@ -154,9 +154,12 @@ PAIRS = make_pairs(captions=CAPTIONS, groups=[*"abcdaf"])  # i0 and i4 are of on
 ANCHORS = [0, 3, 7, 8, 11]
 
 
-@pytest.mark.parametrize("kind", [Anchors, Edits, PaperGrid])
-def test_a_step_has_the_pairs_of_its_anchors_and_shows_no_known_match_but_themselves(kind):
-    fill = kind(PAIRS) if kind is Anchors else kind(PAIRS, random_records(50, 3))
+@pytest.mark.parametrize("own_failures", [None, False, True])
+def test_a_step_has_the_pairs_of_its_anchors_and_shows_no_known_match_but_themselves(own_failures):
+    if own_failures is None:
+        fill = Anchors(PAIRS)
+    else:
+        fill = Edits(PAIRS, random_records(50, 3), own_failures=own_failures)
     images, texts = unit(60, 0), unit(60, 1)
     batch = batch_of(fill, ANCHORS)
     batch["text_rows"][2, 1:] = batch["captions"][2, 1:] = -1  # an image without a caption
@@ -181,7 +184,7 @@ def test_a_step_has_the_pairs_of_its_anchors_and_shows_no_known_match_but_themse
     half = step_of(images.bfloat16(), texts.bfloat16(), batch, fill.truth, SCALE).matrix  # is compared in float32
     full = step_of(images.bfloat16().float(), texts.bfloat16().float(), batch, fill.truth, SCALE).matrix
     assert half.dtype == torch.float32 and torch.equal(half, full)
-    assert n_hidden == 3 if kind is Anchors else n_hidden > 3  # c8 with i0, c0 with i4, c7 with i1
+    assert n_hidden == 3 if own_failures is None else n_hidden > 3  # c8 with i0, c0 with i4, c7 with i1
 
 
 @pytest.mark.parametrize("sigmoid", [False, True])

@@ -135,10 +135,8 @@ def _print_plan(trainer: RepairTrainer) -> None:
     loss, counts = trainer.plan["objective"], trainer.plan["fill"]
     print(f"loss    {loss}: it compares {COMPARED[loss].format(weight=trainer.args.grid_weight)}")
     pairs = f"pairs   {counts['anchors']:,} captions with their images"
-    if ways := sorted(trainer.fill.beside):
-        kind = {"edits": "an edit", "paper": "a failure"}[trainer.args.fill or "edits"]
-        beside = ", ".join(f"{counts[f'beside_{way}']:,} {way.upper()}" for way in ways)
-        pairs += f"; with {kind} beside them: {beside}"
+    if trainer.fill.beside:
+        pairs += f"; beside {counts['beside_text']:,} a wrong caption, beside {counts['beside_image']:,} a wrong image"
     print(pairs)
     if trainer.plan["edits_trained"] is not None:
         print(f"edits   {_usage(trainer.plan)}")

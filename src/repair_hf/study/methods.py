@@ -94,7 +94,7 @@ ABLATIONS = (
     ablation("wo-qc", data=Records("wo-qc", synthesize={"audited": False})),  # every failure is edited
     ablation("wo-pqc", data=Records("wo-pqc", synthesize={"select": "first"})),  # the first candidate
     ablation("full-matrix", loss="batch"),  # its items are pairs of the batch
-    ablation("hard-neg-only", loss="hard-negatives"),  # the anchor's own false positives, without the edits
+    ablation("hard-neg-only", loss="hard-negatives"),  # what the anchor was confused with, without what fits it
 )
 BASELINES = (
     Method("negclip", {"negative": negclip.SWAPS}),

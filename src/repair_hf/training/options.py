@@ -31,7 +31,7 @@ class Hyperparameters(Bounded):
 
     fill: Fill | None = opt(
         None,
-        "Pairs beside each training pair: edits of it (`edits`, default), or its own failures (`paper`).",
+        "Pairs beside each training pair: edits of it (`edits`, default), or these and its own failures (`paper`).",
     )
     loss: Loss | None = opt(
         None,
@@ -39,7 +39,9 @@ class Hyperparameters(Bounded):
     )
     paper: bool = opt(
         False,
-        "The paper's choices, where you name no other: --fill paper, --loss grid and --grid-weight 0.5.",
+        "The paper's choices, where you name no other: --fill paper, --loss grid and --grid-weight 0.5. A grid holds "
+        "what the pair's items were confused with, as queries and as false positives. This is our reading: the "
+        "authors' code was not at hand.",
         neutral=True,
         main=True,
     )
