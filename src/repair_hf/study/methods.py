@@ -23,7 +23,7 @@ class Records:
     """How records of RePair or of a variant are made, once for all methods and seeds that use them."""
 
     name: str  # name of the folder
-    mine: Mapping[str, Any] = field(default_factory=dict)  # options of `mine` that differ from the study's
+    is_random: bool = False  # whether random wrong answers stand in place of mined failures
     synthesize: Mapping[str, Any] = field(default_factory=dict)  # options of `synthesize` that differ
     directions: tuple[str, ...] = ("i2t", "t2i")  # directions whose failures are repaired
     is_capped: bool = False  # whether at most as many edits train as `REPAIR` has: one budget
@@ -85,7 +85,7 @@ _OPTIONS = (
 )
 OPTIONS = {method.name: method for method in _OPTIONS}
 RULED = {PLAIN, *(method.name for method in CANDIDATES)}  # what the rule compares
-WO_FAILURE = Records("wo-failure", mine={"false_positives": "random"}, is_capped=True)  # the same queries
+WO_FAILURE = Records("wo-failure", is_random=True, is_capped=True)  # the same queries
 ABLATIONS = (
     ablation("repair-i2t", data=Records("repair-i2t", directions=("i2t",))),
     ablation("repair-t2i", data=Records("repair-t2i", directions=("t2i",))),
