@@ -70,10 +70,14 @@ def test_reads_what_can_be_used():
     assert parse_json(deep) == parse_yaml(deep) == json.loads(deep)
     assert parse_json('["\\ud83d\\ude00"]') == ["\U0001f600"]
     assert parse_json("\ufeff[1]".encode()) == parse_json("[1]".encode("utf-16")) == [1]
-    shared = parse_yaml("a: &a [1]\nb: [*a, *a]")  # and not a list in itself, which has no end
-    assert shared == {"a": [1], "b": [[1], [1]]}
-    with pytest.raises(UnreadableText, match="deep"):
-        parse_yaml("&a [*a]")
+    assert parse_yaml("a: [1]\nb: &b [2]") == {"a": [1], "b": [2]}
+
+
+@pytest.mark.parametrize("text", ["a: &a [1]\nb: [*a, *a]", "&a [*a]", "a: &a {x: 1}\nb: {<<: *a}"])
+def test_yaml_takes_no_aliases(text):
+    """Thirty lines of them can stand for more values than fit into memory."""
+    with pytest.raises(UnreadableText, match=r"repeats a value by the alias `\*a`; write it out"):
+        parse_yaml(text)
 
 
 @MANY

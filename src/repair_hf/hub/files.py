@@ -15,8 +15,7 @@ from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.models import ADAPTER, base_of, has_file
 from repair_hf.encoder.shipped import RETRIEVERS
 from repair_hf.hub.record_card import dataset_card
-from repair_hf.hub.rendering import STAGE_FILES, StageFolder
-from repair_hf.pairs.cells import file_within
+from repair_hf.hub.rendering import STAGE_FILES, StageFolder, own_file
 from repair_hf.records.dataset import load_dropped, load_records, save_records
 from repair_hf.runtime.files import intact
 from repair_hf.runtime.options import UserError
@@ -66,6 +65,7 @@ def pack_records(
     folder = Path(folder)
     if not (folder / "README.md").is_file() or not any(folder.glob("records/*.parquet")):
         raise UserError(f"{folder} holds no records to push; give a folder that `repair-hf synthesize` has finished.")
+    _parquet_of(folder)
     records, dropped, data = load_records(folder), load_dropped(folder), folder
     if not embed_source_images:
         data = Path(scratch) / "records"
@@ -78,14 +78,12 @@ def pack_records(
     with intact(folder, "Make the records again, or delete its summary.json"):
         card, pictures = dataset_card(folder, data, repo, records, dropped, license=license)
         files: dict[str, Path | bytes] = {"README.md": card.encode(), **StageFolder.of(folder).files()}
-    for path in (path for pattern in RECORD_FILES[:2] for path in sorted(data.glob(pattern))):
-        name = path.relative_to(data).as_posix()
-        try:
-            files[name] = file_within(name, [data])
-        except OSError as error:  # a link that a stranger put there
-            raise UserError(f"{path} cannot be pushed: {error}.") from error
-    files |= pictures
-    return Parcel("dataset", files, RECORD_FILES)
+    return Parcel("dataset", files | _parquet_of(data) | pictures, RECORD_FILES)
+
+
+def _parquet_of(folder: Path) -> dict[str, Path]:
+    names = [path.relative_to(folder).as_posix() for pattern in RECORD_FILES[:2] for path in folder.glob(pattern)]
+    return {name: own_file(folder, name) for name in sorted(names)}
 
 
 def pack_model(
@@ -119,7 +117,7 @@ def pack_model(
 
 def _model_files(folder: Path) -> dict[str, Path | bytes]:
     return {
-        path.name: path
+        path.name: own_file(folder, path.name)
         for path in sorted(folder.glob("*"))
         if path.is_file() and any(fnmatch(path.name, pattern) for pattern in MODEL_FILES)
     }

@@ -102,14 +102,17 @@ class Pairs:
         order, starts = self._captions_by_image
         return order[starts[image_index] : starts[image_index + 1]].tolist()
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        """A digest of ids, captions and the images' current content; of files, path, size and modification time."""
-        digest = hashlib.sha256(content_digest(self.images).encode())
+        """A digest of ids, groups, captions and pixels: equal for equal data in any folder, on any machine."""
+        digest = hashlib.sha256()
         names = [name for name in ("image_id", "group") if name in self.images.features]
-        columns = [*(self.images[name] for name in names), *(self.captions[name] for name in CAPTIONS)]
-        for column in columns:
-            digest.update(repr(column[:]).encode())
+        for column in (*(self.images[name] for name in names), self.captions["caption_id"]):
+            digest.update(digest_each(column[:]).tobytes())
+        for kind in ("image", "caption"):
+            digest.update(self.items.digests[kind].tobytes())
+        if not self.looks:
+            digest.update(content_digest(self.images).encode())
         return digest.hexdigest()[:16]
 
     @cached_property

@@ -13,7 +13,6 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,6 +31,8 @@ from datasets.arrow_writer import ArrowWriter  # seen with datasets 5.2
 
 from repair_hf.pairs.admission import admit_images
 from repair_hf.pairs.dataset import Pairs
+from repair_hf.pairs.folders import load_files
+from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.sources import UNLOADABLE
 from repair_hf.records.answers import good_records
 from repair_hf.records.cards import write_card
@@ -236,26 +237,41 @@ def summarize(records: Dataset, dropped: Dataset) -> dict[str, dict[str, Any]]:
 
 
 def _load(path_or_repo: str | Path, config: str, features: Features, revision: str | None) -> Dataset:
-    refuse_unfinished(Path(path_or_repo))
-    source = name_for_datasets(path_or_repo)
-    nothing = partial(Dataset.from_dict, dict.fromkeys(features, []), features=features)
+    folder = Path(path_or_repo)
+    refuse_unfinished(folder)
     try:
-        if config == "dropped" and get_dataset_config_names(source, revision=revision) == ["records"]:
-            return nothing()  # every failure was repaired, see `save_records`
-        builder = load_dataset_builder(source, config, revision=revision)
-        builder.download_and_prepare()
-        has_rows = builder.info.splits["train"].num_examples  # `as_dataset` fails for a split without rows
-        rows = builder.as_dataset(split="train") if has_rows else nothing()
+        rows = _read_folder(folder, config) if folder.exists() else _read_hub(path_or_repo, config, revision)
+        if rows is None:
+            return Dataset.from_dict(dict.fromkeys(features, []), features=features)
         return rows.select_columns([name for name in features if name in rows.column_names])
     except UNLOADABLE as error:  # nothing there, no network, or damaged files
-        for file in sorted(Path(path_or_repo).glob(f"{config}/*.parquet")):
+        for file in sorted(folder.glob(f"{config}/*.parquet")):
             read_table(file)  # raises an error that names a damaged file
-        here = "" if Path(path_or_repo).exists() else ", and is no folder here"
+        here = "" if folder.exists() else ", and is no folder here"
         why = " ".join(str(error).split())[:200].rstrip(".")
         raise UserError(
             f"{path_or_repo} holds no records{here}: {why}. Make them with `repair-hf synthesize`, or give the "
             "folder or Hub id of records."
         ) from error
+
+
+def _read_folder(folder: Path, config: str) -> Dataset | None:
+    """Load the Parquet files of a config, which are all files in the folder of its name; None without rows."""
+    if not any(folder.glob("records/*.parquet")):
+        raise FileNotFoundError("there is no file records/*.parquet")
+    files = sorted((folder / config).glob("*.parquet"))
+    return load_files({"train": files}, Problems()).get("train") if files else None
+
+
+def _read_hub(repo: str | Path, config: str, revision: str | None) -> Dataset | None:
+    """Load a config of a dataset of the Hub; None without rows."""
+    source = name_for_datasets(repo)
+    if config == "dropped" and get_dataset_config_names(source, revision=revision) == ["records"]:
+        return None  # every failure was repaired, see `save_records`
+    builder = load_dataset_builder(source, config, revision=revision)
+    builder.download_and_prepare()
+    has_rows = builder.info.splits["train"].num_examples  # `as_dataset` fails for a split without rows
+    return builder.as_dataset(split="train") if has_rows else None
 
 
 def check_columns(table: Dataset, features: Features = FEATURES, what: str = "Records") -> None:

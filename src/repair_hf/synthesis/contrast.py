@@ -23,12 +23,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Dataset, load_dataset
+from datasets import Dataset
 
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.cost import StageCost, Usage, paid_in, usage_rows
 from repair_hf.llm.ledger import Ledger
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
+from repair_hf.pairs.folders import load_any
 from repair_hf.records.cards import write_card
 from repair_hf.records.columns import KINDS, Kind
 from repair_hf.records.near_misses import FEATURES
@@ -94,7 +95,7 @@ def contrast_set(
     named = {"llm": id_of(llm), "editor": None if editor is None else id_of(editor)}
     of_llm, of_editor, wanted = fill(kinds, options | named, "contrast_set")
     ContrastSet(pairs, of_llm, of_editor, wanted, output=output).run()
-    return load_dataset(str(output), split="test")
+    return load_any(str(output))["test"]
 
 
 class ContrastSet:
