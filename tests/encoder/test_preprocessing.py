@@ -12,7 +12,8 @@ from datasets import Dataset
 from transformers import AutoConfig, AutoProcessor, Siglip2ImageProcessorPil
 
 from repair_hf.encoder.pixel_store import PixelStore
-from repair_hf.encoder.preprocessing import Preprocessor, report_captions
+from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.encoder.tokenizers import report_captions
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
 

@@ -6,6 +6,7 @@ import json
 import re
 import warnings
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -115,6 +116,8 @@ def _with_adapters(model: PreTrainedModel, config: Any, seed: int) -> Any:
                 adapted: Any = get_peft_model(model, config)
     except ValueError as error:
         raise UserError(f"`peft_config` does not fit {type(model).__name__}: {error}") from error
+    if Path(model.name_or_path).is_dir():  # as it was typed, it would be another folder elsewhere
+        config.base_model_name_or_path = str(Path(model.name_or_path).resolve())
     for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()

@@ -8,15 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
 from repair_hf.encoder.embedder import Embedder, settled
 from repair_hf.encoder.models import load_model, weights_dtype
-from repair_hf.encoder.padding import check_padding, settle_end
-from repair_hf.encoder.preprocessing import Preprocessor, report_captions
+from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.encoder.token_store import TokenStore
+from repair_hf.encoder.tokenizers import report_captions, settle_end
 from repair_hf.runtime.options import expect
 from repair_hf.runtime.run_folder import digest
 
@@ -35,7 +34,7 @@ class DualEncoder(Embedder):
             and vectors are float32.
 
     Raises:
-        UserError: If an argument is of a wrong type, batch size or precision is not valid, or padding changes vectors.
+        UserError: If an argument is of a wrong type, batch size or precision is not valid.
 
     Example:
         >>> encoder = DualEncoder.from_pretrained("openai/clip-vit-base-patch32")
@@ -62,9 +61,6 @@ class DualEncoder(Embedder):
         super().__init__(device, batch_size, precision)
         self.model, self.preprocessor = model.to(self.device), preprocessor  # type: ignore[arg-type]
         settle_end(model, preprocessor.processor.tokenizer, self.origin)
-        if not preprocessor.pads_fully:
-            is_exact = precision == "fp32" and model.dtype == torch.float32
-            check_padding(self._together, self.origin, is_exact=is_exact)
 
     @classmethod
     def from_pretrained(
@@ -137,11 +133,6 @@ class DualEncoder(Embedder):
                 features.append(self._text_features(tokens[batch.numpy()]).cpu())
                 done(len(batch))
         return torch.cat(features)[order.argsort()]
-
-    def _together(self, texts: list[str]) -> torch.Tensor:
-        """Embed some captions in one batch."""
-        with self._inference():
-            return self._text_features(TokenStore(self.preprocessor, [texts])[np.arange(len(texts))]).cpu()
 
     def _text_features(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         inputs = {name: ids.to(self.device) for name, ids in inputs.items()}

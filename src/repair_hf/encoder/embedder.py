@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from huggingface_hub import cached_assets_path
 
-from repair_hf.encoder.preprocessing import Preprocessor, progress
+from repair_hf.encoder.preprocessing import Preprocessor, progress, versions
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.images import content_digest
 from repair_hf.runtime.arrays import Parts, in_memory, on_disk
@@ -41,6 +41,7 @@ class Embedder(ABC):
     """
 
     preprocessor: Preprocessor | None = None  # without one there is no `PixelStore`
+    libraries: tuple[str, ...] = ()  # beside transformers, whose versions change vectors
 
     def __init__(self, device: str | torch.device | None, batch_size: int, precision: str) -> None:
         if batch_size < 1:
@@ -79,6 +80,11 @@ class Embedder(ABC):
         """The Hub id, or the last part of the folder, and after an @ the digest; records name their retriever so."""
         is_folder = Path(self.origin).is_dir()
         return f"{Path(self.origin).name if is_folder else self.origin}@{self.digest}"
+
+    def is_named(self, name: str) -> bool:
+        """Return whether a name of a retriever is this one's: by its digest, or of a model on the Hub by its id."""
+        model, _, digest = name.rpartition("@")
+        return digest == self.digest or (model == self.origin and not Path(model).exists())
 
     @cached_property
     def dim(self) -> int:
@@ -148,7 +154,7 @@ class Embedder(ABC):
             return in_memory(shapes[0], np.float32, of_images()), in_memory(shapes[1], np.float32, of_texts())
         captions = hashlib.sha256(repr(pairs.captions["caption"][:]).encode()).hexdigest()
         items = {"images": [content_digest(pairs.images)], "texts": [captions]}
-        how, folder = [self.digest, self.precision], Path(cache_folder)
+        how, folder = [self.digest, self.precision, *versions(*self.libraries)], Path(cache_folder)
         files = [folder / f"{kind}-{digest(how + some)}.npy" for kind, some in items.items()]
         keep: dict[str, Any] = {
             "dtype": np.float32,
@@ -244,15 +250,9 @@ def check_retriever(encoder: Embedder, made_with: Iterable[str | None], what: st
         UserError: If it is not.
     """
     names = set(made_with)
-    if None in names or not names or any(_is(encoder, str(name)) for name in names):
+    if None in names or not names or any(encoder.is_named(str(name)) for name in names):
         return
     raise UserError(
         f"{what} were made with {', '.join(sorted(map(str, names)))}, but --model is {encoder.name}. Give the same "
         "model, or add --any-model to continue with this one."
     )
-
-
-def _is(encoder: Embedder, name: str) -> bool:
-    """Compare digests, which change with the versions of transformers and Pillow, too; of the Hub's models, ids."""
-    model, _, digest = name.rpartition("@")
-    return digest == encoder.digest or (model == encoder.origin and not Path(model).exists())

@@ -7,7 +7,6 @@ with these vectors.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -18,7 +17,6 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from repair_hf.encoder.embedder import Embedder, settled
-from repair_hf.encoder.padding import check_padding, settle_end
 from repair_hf.encoder.preprocessing import (
     DECODED_AT_ONCE,
     PADDED_TO_FULL_LENGTH,
@@ -27,9 +25,8 @@ from repair_hf.encoder.preprocessing import (
     cuts_of,
     image_settings,
     read_images,
-    report_captions,
-    tokenizer_settings,
 )
+from repair_hf.encoder.tokenizers import report_captions, settle_end, tokenizer_settings
 from repair_hf.pairs.images import in_8_bits
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
@@ -56,8 +53,10 @@ class SentenceEncoder(Embedder):
         precision: Precision of the matrix products (autocast), see `DualEncoder`.
 
     Raises:
-        UserError: If the model does not read both images and texts, or padding changes its vectors.
+        UserError: If the model does not read both images and texts.
     """
+
+    libraries = ("sentence-transformers",)
 
     def __init__(
         self,
@@ -83,8 +82,6 @@ class SentenceEncoder(Embedder):
         self._lowers = any(map(_is_siglip, model.modules()))
         if isinstance(model.tokenizer, PreTrainedTokenizerBase):
             settle_end(model, model.tokenizer, self._origin)
-        weights = next(model.parameters(), torch.empty(0))
-        check_padding(self._together, self._origin, is_exact=precision == "fp32" and weights.dtype == torch.float32)
 
     @classmethod
     def from_pretrained(
@@ -130,8 +127,8 @@ class SentenceEncoder(Embedder):
     @cached_property
     def digest(self) -> str:
         """A digest of weights, modules, processors and prompts; the same in any precision of the weights."""
-        version, model = importlib.metadata.version("sentence-transformers"), self.model
-        decides = [version, repr(model), model.truncate_dim, model.prompts.get(model.default_prompt_name)]
+        model = self.model
+        decides = [repr(model), model.truncate_dim, model.prompts.get(model.default_prompt_name)]
         decides += [self.query_prompt, self.document_prompt, self._padding]
         for module in model.modules():
             if isinstance(module, PreTrainedModel):

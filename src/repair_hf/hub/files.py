@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.models import ADAPTER, base_of, has_file
-from repair_hf.encoder.shipped import RETRIEVERS
 from repair_hf.hub.record_card import dataset_card
 from repair_hf.hub.rendering import STAGE_FILES, StageFolder, own_file
 from repair_hf.records.dataset import load_dropped, load_records, save_records
@@ -102,7 +101,7 @@ def pack_model(
     if not {"config.json", ADAPTER} & files.keys() or not any(name.endswith(".safetensors") for name in files):
         raise UserError(f"{folder} holds no model to push; give a folder that `repair-hf train` has finished.")
     encoder = DualEncoder.from_pretrained(folder, device="cpu")  # an error if it is damaged
-    if is_adapter and (Path(base := base_of(folder)[0]).exists() or base in RETRIEVERS):
+    if is_adapter and Path(base := base_of(folder)[0]).exists():
         logger.warning("The adapter's base, %s, is not on the Hub; base and adapter are pushed as one model.", base)
         is_adapter, merged = False, Path(scratch) / "merged"
         encoder.model.save_pretrained(merged)

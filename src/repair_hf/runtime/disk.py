@@ -16,9 +16,8 @@ from repair_hf.runtime.run_folder import RunStopped
 NETWORK_DRIVES = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "lustre", "beegfs", "gpfs")
 UNITS = {"GB": 10**9, "MB": 10**6}
 # SQLite, torch and safetensors raise errors without a number; torch's writer names neither the disk nor the file.
-_FULL = re.compile(
-    r"No space left on device|disk is full|Disk quota|PytorchStreamWriter|inline_container\.cc.*unexpected pos"
-)
+_FULL = re.compile(r"No space left on device|disk is full|PytorchStreamWriter|inline_container\.cc.*unexpected pos")
+_FORBIDDEN = re.compile("Disk quota|File too large")
 
 
 # SQLite calls only ENOSPC a full disk. A quota or a limit on the size of files is one of these.
@@ -63,7 +62,8 @@ def is_full(error: BaseException) -> bool:
 def is_forbidden(error: BaseException) -> bool:
     """Return whether an error says that a quota, or a limit on the size of files, is reached."""
     number, name = getattr(error, "errno", None), getattr(error, "sqlite_errorname", None)
-    return number in (errno.EDQUOT, errno.EFBIG) or name in _REFUSED_WRITES
+    is_named = number in (errno.EDQUOT, errno.EFBIG) or name in _REFUSED_WRITES
+    return is_named or _FORBIDDEN.search(str(error)) is not None
 
 
 def readable(size: int) -> str:
