@@ -41,7 +41,7 @@ def test_the_trial_runs_end_to_end(clip_folder, flux_folder, tmp_path, monkeypat
     assert (costs.loc[["repair-paper", "alia"], ["samples", "llm calls", "images"]] != "0").all(axis=None)
 
     failures, records = folder / "pairs" / "failures-best", folder / "pairs" / "repair"  # as the README names them
-    for words in (["annotate", "qc", str(records), "--dry-run"], ["annotate", "edits", str(records), "--dry-run"]):
+    for words in (["annotate", "qc", str(records)], ["annotate", "edits", str(records)]):
         assert main(words) == 0, capsys.readouterr().err
     assert main(["analyze", str(records)]) == main(["show", str(failures)]) == main(["show", str(records)]) == 0
     before = stamps(folder)

@@ -3,7 +3,6 @@ import asyncio
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -142,7 +141,6 @@ ALL = "--pairs {pairs} --split all"
         "demo",
         "run toy",
         "analyze {run}",
-        "annotate qc",
     ],
 )
 def test_two_runs_do_not_write_into_one_folder(
@@ -151,11 +149,6 @@ def test_two_runs_do_not_write_into_one_folder(
     monkeypatch.chdir(tmp_path)
     folder, run = tmp_path / "out", illustrated_folder
     given = [*words.format(pairs=pairs_folder, clip=clip_folder, run=run).split(), "--output", str(folder)]
-    if "annotate" in words:  # writes into the folder of records
-        run = shutil.copytree(illustrated_folder, tmp_path / "run")
-        (run / "versions.json").write_text('{"command": "synthesize"}')
-        (run / "summary.json").write_text("{}")
-        folder, given = run / "people" / "qc", [*words.split(), str(run), "--dry-run"]
     if words == "run toy":  # writes where its recipes do
         folder, given = Path("runs/toy"), words.split()
     with one_writer(folder):

@@ -31,7 +31,7 @@ STUDY = "study --output $out"
         (f"{TRAIN} --per-device-train-batch-size 13", "needs as many different images"),
         ("show absent-folder", "absent-folder holds no records"),
         ("show absent-folder --output x.jpg", "`output` must be an .html file, got 'x.jpg'."),
-        ("annotate qc $empty --dry-run", "holds no records"),
+        ("annotate qc $empty", "holds no records"),
         ("analyze no/such-records --output x", "holds no records"),
         ("analyze no/such-run", "no/such-run is not a local folder; give the folder of a run"),
         ("push records $empty --repo me/x", "holds no records to push; give a folder that `repair-hf synthesize` has"),

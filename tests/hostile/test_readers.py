@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from repair_hf.pairs.dataset import load_pairs
-from repair_hf.records.answers import read_answers, read_items
 from repair_hf.records.dataset import load_kept
 from repair_hf.runtime.command_line import parse
 from repair_hf.runtime.options import PairsOptions, UserError
@@ -72,18 +71,6 @@ RECIPES = {
     "python": (b"strict: !!python/object/apply:os.system ['exit 1']", "is damaged"),
     "numbers": (b"1: 2", "unknown keys"),
 }
-ANSWERS = [
-    DEEP,
-    b"\xff\xfe",
-    b'{"annotator": "ann", "item": "1", "verdict": "\\ud800"}',
-    b"[1]",
-    b'{"annotator": "ann", "item": "1", "verdict": "maybe"}',
-    b'{"annotator": "ann", "item": "1", "verdict": ["genuine"]}',
-    b'{"annotator": "ann", "item": "1"}',
-    b'{"annotator": "ann", "item": 1, "verdict": "genuine"}',
-]
-HEAD = b"item,record_id,dataset,direction,accepted,population\n"
-ITEMS = [b"", b"\xff\x00\xff", b"a,b\n1,2\n", HEAD + b"1,,photos,t2i,True,x\n", HEAD + b"1,,photos,t2i,x,9\n"]
 SEALS = [DEEP, b"[1]", b"", b"\xff\x00", b'{"run": {}}', b'{"run": {}, "files": [1]}']
 
 
@@ -139,19 +126,6 @@ def test_recipes_are_an_error_of_one_line(name, tmp_path):
     with pytest.raises(UserError, match=wanted) as error:
         parse((PairsOptions,), ["--config", str(tmp_path / "x.yaml")], "repair-hf x")
     assert one_line(error, tmp_path)
-
-
-def test_answers_of_people_are_left_out_and_what_they_were_asked_is_an_error(tmp_path, caplog):
-    damage.judged(tmp_path)
-    for content in ANSWERS:
-        damage.answer(content)(tmp_path)
-    folder = tmp_path / "people" / "qc"
-    assert read_answers(folder)["item"].tolist() == ["0", "1", "2"]
-    assert f"left out {len(ANSWERS)} lines that are no answers" in caplog.text
-    for content in ITEMS:
-        (folder / "items.csv").write_bytes(content)
-        with pytest.raises(UserError, match="items.csv is damaged"):
-            read_items(folder)
 
 
 @pytest.mark.parametrize("content", SEALS, ids=range(len(SEALS)))

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import re
 
-import pandas as pd
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from repair_hf.analysis.people.judgements import read_judgements
 from repair_hf.llm.answers import AnswerError, read_answer
 from repair_hf.pairs.annotations import read_annotations
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.sources import read_listing
-from repair_hf.records.answers import read_answers
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.runtime.command_line import parse
 from repair_hf.runtime.options import PairsOptions, UserError
@@ -42,7 +41,6 @@ VALUES = st.recursive(
 )
 DOCUMENTS = VALUES.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=60)
 DOCUMENTS |= st.sampled_from([b"[" * SOME, b'{"image":' * SOME, b'"\\ud800"', b'["' + b"\xed\xa0\x80" + b'"]'])
-GENUINE = b'{"annotator": "ann", "item": "a", "verdict": "genuine"}'
 
 
 class Verdict(BaseModel):
@@ -130,14 +128,15 @@ def test_an_answer_of_a_model_is_an_answer_or_an_error_of_its_kind(text):
 
 
 @MANY
-@given(st.lists(DOCUMENTS | st.just(GENUINE)))
-def test_answers_of_people_leave_out_bad_lines(tmp_path, lines):
-    folder = tmp_path / "qc"
-    (folder / "answers").mkdir(parents=True, exist_ok=True)
-    (folder / "answers" / "ann.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    found = read_answers(folder)
-    assert isinstance(found, pd.DataFrame) and {"annotator", "item"} <= set(found.columns)
-    assert ("genuine" in set(found.get("verdict", ()))) == (GENUINE in b"\n".join(lines).split(b"\n"))
+@given(DOCUMENTS | st.builds(lambda a: json.dumps({"task": "qc", "annotator": "ann", "answers": a}).encode(), VALUES))
+def test_files_of_judgements_are_answers_or_one_line(tmp_path, data):
+    (tmp_path / "x.json").write_bytes(data)
+    try:
+        judged = read_judgements([tmp_path / "x.json"])
+    except UserError as error:
+        assert "\n" not in str(error)
+    else:
+        assert all({"annotator", "item"} <= set(table.columns) for table in judged.values())
 
 
 @MANY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from repair_hf.analysis.mined import is_mined, load_mined, questions, sample_failures
@@ -13,7 +14,13 @@ from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import UserError
 
 
-def analyze(run: str | Path, output: str | Path | None = None, *, pairs: PairsPlace = None) -> list[Finding]:
+def analyze(
+    run: str | Path,
+    output: str | Path | None = None,
+    *,
+    pairs: PairsPlace = None,
+    judgements: Sequence[str | Path] = (),
+) -> list[Finding]:
     """Write a report as `repair-hf analyze` does: one page, `report.html`, with its tables as files.
 
     Args:
@@ -21,6 +28,7 @@ def analyze(run: str | Path, output: str | Path | None = None, *, pairs: PairsPl
         output: Folder of the report; by default `report` in the run's folder.
         pairs: The pairs, or where they are now, for images that the records lack. Mined failures need them; by
             default they are what the run records.
+        judgements: Files that pages of `repair-hf annotate` saved.
 
     Returns:
         The findings, each with its table: first whether repair helped, or is worth it.
@@ -42,7 +50,7 @@ def analyze(run: str | Path, output: str | Path | None = None, *, pairs: PairsPl
             write_report(folder, "What was mined", counts, found, drawn.rows)
             return found
         data = gather(run)
-        answers, found = run_findings(data)
+        answers, found = run_findings(data, judgements)
         rows = []
         if len(data.records):
             rows = sample_records(data.records, n=SAMPLES, pairs=known).rows

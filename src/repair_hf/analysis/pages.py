@@ -1,7 +1,7 @@
 """HTML pages in one file: images inside, every value escaped, nothing fetched, no script.
 
 `page.html` is the base of all pages. Its Content-Security-Policy forbids scripts and every request, so a value that
-escaped the escaping would still do nothing.
+escaped the escaping would still do nothing. `judge.html` allows its own script alone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from PIL import Image
 
 from repair_hf.analysis.record_sample import ROLE_NAMES, RecordSample, marked_texts
 from repair_hf.analysis.tables import Rows
+from repair_hf.pairs.images import in_rgb
 from repair_hf.records.columns import REASONS
 
 INK, MUTED, PAPER, CARD, RULE = "#1f2933", "#5c6773", "#eef0f3", "#ffffff", "#d5dae0"
@@ -52,11 +53,11 @@ def are_words(rows: Sequence[Sequence[str]]) -> list[bool]:
 
 
 def data_uri(image: Image.Image, *, side: int = 320) -> str:
-    """Encode an image as a data URI, shrunk to at most `side` pixels on its longest side."""
-    shown = image.convert("RGB")
-    shown.thumbnail((side, side), Image.Resampling.LANCZOS)
+    """Encode an image of any mode as a data URI, shrunk to at most `side` pixels on its longest side."""
+    thumbnail = in_rgb(image)
+    thumbnail.thumbnail((side, side), Image.Resampling.LANCZOS)
     file = io.BytesIO()
-    shown.save(file, "WEBP", lossless=shown.getcolors(FEW_COLORS) is not None, quality=85)
+    thumbnail.save(file, "WEBP", lossless=thumbnail.getcolors(FEW_COLORS) is not None, quality=85)
     return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 

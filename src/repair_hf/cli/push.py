@@ -36,6 +36,7 @@ class PushOptions:
 @dataclass
 class RecordsOptions(PushOptions):
     embed_source_images: bool = opt(True, "Include the images of queries, ground truths and false positives.")
+    judgements: list[str] = opt([], "Files of judgements that pages of `repair-hf annotate` saved, for the card.")
 
 
 @dataclass
@@ -51,7 +52,7 @@ def records(options: RecordsOptions) -> None:
     """Upload a folder of records."""
     from repair_hf.hub.files import pack_records
 
-    _push(pack_records, options, embed_source_images=options.embed_source_images)
+    _push(pack_records, options, embed_source_images=options.embed_source_images, judgements=options.judgements)
 
 
 def model(options: ModelOptions) -> None:

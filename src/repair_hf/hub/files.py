@@ -59,6 +59,7 @@ def pack_records(
     scratch: str | Path,
     embed_source_images: bool = True,
     license: str | None = None,
+    judgements: Sequence[str | Path] = (),
 ) -> Parcel:
     """Collect a folder of records. New files are written to the folder `scratch`, which must outlive the parcel."""
     folder = Path(folder)
@@ -75,7 +76,7 @@ def pack_records(
         if pc.struct_field(cells, "bytes").null_count > cells.null_count:
             raise UserError(f"{folder} gives images of `{name}` as paths; save the records with their bytes.")
     with intact(folder, "Make the records again, or delete its summary.json"):
-        card, pictures = dataset_card(folder, data, repo, records, dropped, license=license)
+        card, pictures = dataset_card(folder, data, repo, records, dropped, license=license, judgements=judgements)
         files: dict[str, Path | bytes] = {"README.md": card.encode(), **StageFolder.of(folder).files()}
     return Parcel("dataset", files | _parquet_of(data) | pictures, RECORD_FILES)
 

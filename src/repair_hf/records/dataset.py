@@ -34,7 +34,6 @@ from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.folders import load_files
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.sources import UNLOADABLE
-from repair_hf.records.answers import good_records
 from repair_hf.records.cards import write_card
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, RECORD_COLUMNS, SOURCES
 from repair_hf.records.columns import DROPPED_FEATURES as DROPPED_FEATURES
@@ -110,7 +109,6 @@ def load_records(
     *,
     pairs: Pairs | None = None,
     revision: str | None = None,
-    audited: bool = False,
 ) -> Dataset:
     """Load the `records` config of a folder or Hub dataset, or of several rounds, one after the other.
 
@@ -119,20 +117,16 @@ def load_records(
             record may stand in two.
         pairs: The pairs that the records were made from, to restore source images that were left out.
         revision: Tag, branch or commit of a Hub dataset, such as `round-1`; its newest by default.
-        audited: Keep only records that a majority of annotators (`repair-hf annotate edits`) found to be valid hard
-            contrasts. Their answers are in the folder of the records; a Hub dataset has none.
 
     Raises:
         NoRecords: If no failure was kept there.
         UserError: If there is no such dataset, its synthesis was killed, a record is incomplete or stands there
-            twice, `pairs` lack an image, or there are no annotations for `audited`.
+            twice, or `pairs` lack an image.
     """
     is_one = isinstance(path_or_repo, str | Path | Dataset | DatasetDict) or not isinstance(path_or_repo, Sequence)
     places: Any = [path_or_repo] if is_one else list(path_or_repo)  # type: ignore[arg-type]
     for place in places:
         expect(place, (str, Path, Dataset, DatasetDict), "path_or_repo", "a folder, a Hub id, or a Dataset of records")
-        if audited:
-            expect(place, (str, Path), "path_or_repo", "the annotated folder, because of `audited`")
     tables = [table for place in places if len(table := load_kept(place, revision=revision))]
     named = ", ".join(str(place) if isinstance(place, str | Path) else "the dataset" for place in places)
     if not tables:
@@ -140,9 +134,6 @@ def load_records(
     records = concatenate_datasets(tables) if len(tables) > 1 else tables[0]
     if len(tables) > 1 and (doubles := len(records) - len(set(records["record_id"][:]))):
         raise UserError(f"{doubles} records stand in more than one of {named}; name each round's records once.")
-    if audited:
-        good = set().union(*map(good_records, places))
-        records = records.select([row for row, name in enumerate(records["record_id"][:]) if name in good])
     return records if pairs is None else restore_images(records, pairs)
 
 
