@@ -14,7 +14,6 @@ import filelock
 from datasets import Dataset
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.evaluation.words import MODEL as PARSER
 from repair_hf.pairs.dataset import Pairs, load_pairs, load_wanted
 from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.records.dataset import load_records
@@ -27,6 +26,7 @@ from repair_hf.study.making import Maker
 from repair_hf.study.methods import DEFAULT, METHODS, OPTIONS, PAPER, REPAIR, Records
 from repair_hf.study.options import SIZES, Size, StudyOptions, StudyPairsOptions
 from repair_hf.study.results import code_digest
+from repair_hf.study.words import MODEL as PARSER
 from repair_hf.synthesis.models import check_editor, check_llm
 from repair_hf.synthesis.options import EditorOptions, LLMOptions
 from repair_hf.toyworld.corpus import CAPTIONS, build_world, is_world
