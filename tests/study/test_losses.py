@@ -17,7 +17,8 @@ from repair_hf.study.losses import (
     multi_positive,
     two_views,
 )
-from repair_hf.training.step import PairObjective, Step
+from repair_hf.training.loss import PairObjective
+from repair_hf.training.step import Step
 from tests.study.counting import step, unit
 
 NONE = -1

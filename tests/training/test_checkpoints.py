@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 from repair_hf.runtime.options import UserError
 from repair_hf.training.batches import OneCaptionPerImage
 from repair_hf.training.checkpoints import SEAL, LoopCallback, find_checkpoint, is_whole, seal
-from repair_hf.training.step import PairObjective
+from repair_hf.training.loss import PairObjective
 
 FILES = ("model.safetensors", "optimizer.pt", "trainer_state.json")
 RUN = {"seed": 1}

@@ -16,7 +16,8 @@ from transformers import TrainerCallback, TrainingArguments
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.runtime.options import UserError
-from repair_hf.training.step import Objective, PairObjective, Step, cross_entropy
+from repair_hf.training.loss import Objective, PairObjective, cross_entropy
+from repair_hf.training.step import Step
 
 HIDDEN, OUT, TEMPERATURE = 4096, 256, 0.1  # SLIP's head; SimCLR's and StableRep's temperature
 SMALLEST = 384  # width of SLIP's smallest tower
@@ -93,7 +94,7 @@ class TwoViews(Objective, TrainerCallback):
         views = torch.cat([self.augment(originals) for _ in range(VIEWS)])
         vectors = F.normalize(self.head(self.features(views, step.batch).float()), dim=1)  # (2 B, OUT)
         one, other = vectors.chunk(VIEWS)
-        anchors = step.own[step.slots[step.own] == 0]  # views are of this process's images alone
+        anchors = step.local_grids[:, 0]  # views are of this process's images alone
         known = alike(step)[anchors][:, anchors]
         return {"loss_global": anchor_loss(step), "loss_views": two_views(one, other, TEMPERATURE, known)}
 

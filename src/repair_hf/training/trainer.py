@@ -37,7 +37,8 @@ from repair_hf.training.checkpoints import LoopCallback, find_checkpoint, space_
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, fill_of, open_records
 from repair_hf.training.report import plan, summarize, warn_of_plan
-from repair_hf.training.step import Objective, PairObjective, check_parameters, encode, step_of
+from repair_hf.training.loss import Objective, PairObjective, check_parameters
+from repair_hf.training.step import encode, step_of
 
 NEEDS = ("fill", "steps", "seconds", "seconds_per_step", "loss")  # keys of a summary
 
