@@ -34,7 +34,7 @@ LONG = """
     evaluation/test_contrast.py hostile/test_commands.py hub/test_push.py llm/test_ledger.py pairs/test_benchmarks.py
     pairs/test_columns.py pairs/test_door.py runtime/test_full_disk.py runtime/test_texts.py study/test_study.py
     synthesis/test_kill.py synthesis/test_processes.py tests/test_python.py tests/test_recipes.py
-    training/test_adapters.py training/test_checkpoints.py training/test_rates.py training/test_trainer.py
+    training/test_adapters.py training/test_checkpoints.py training/test_trainer.py
 """.split()
 # Files that share what takes long: the Hub's client, the process that others are forked from, a repaired world.
 TOGETHER = {

@@ -25,8 +25,6 @@ from repair_hf.cli.main import main
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import DROPPED_FEATURES, save_records
-from repair_hf.training.checkpoints import SEAL
-
 
 WRONG = (("text", "caption"), ("image", "image"))
 
@@ -99,7 +97,7 @@ def test_a_killed_run_continues_the_curve_of_one_that_was_not(kills, extra, flag
     python = [sys.executable, "-m", "repair_hf"]
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # several may add up in another order
     subprocess.run([*python, *words, "--output", str(tmp_path / "whole")], env=one_thread, check=True)
-    events = [f"out/checkpoint-*/{name}" for name in ("model.safetensors", "*.pt", "rng*", SEAL, "trainer*")]
+    events = [f"out/checkpoint-*/{name}" for name in ("model.safetensors", "*.pt", "rng*", "trainer*")]
     killed = 0
     while killed < kills or not (tmp_path / "out" / "summary.json").is_file():
         if (tmp_path / "out" / "summary.json").is_file():  # through before it was killed so often: once more

@@ -10,7 +10,6 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from repair_hf.cli.main import COMMANDS, main
-from repair_hf.training.checkpoints import SEAL
 from tests.hostile.damage import DEEP, cells, coco, line, whole
 
 PAIRS, LLM = "--pairs {pairs} --split all", "--llm world/oracle --editor world --any-model"
@@ -43,7 +42,7 @@ WITH_RECIPE = [*(name for name in COMMANDS if name not in MANY), "world build", 
 def unfinished(folder: Path) -> None:
     """Damage the newest checkpoint of a training that has not finished."""
     (folder / "summary.json").unlink()
-    (folder / "checkpoint-2" / SEAL).write_bytes(DEEP)
+    (folder / "checkpoint-2" / "trainer_state.json").write_bytes(DEEP)
 
 
 def other_weights(folder: Path) -> None:
@@ -72,7 +71,7 @@ TABLE = [  # commands, the folder that is damaged and how, the exit code, and wo
     ([READ_RECORDS[-1]], "records", CUT, 2, "is damaged"),
     ([READ_RECORDS[-1]], "records", whole("summary.json", b'{"paid": 1}'), 2, "is damaged"),
     ([PUSH_MODEL], "trained", CUT, 2, "is damaged"),
-    ([RESUME], "trained", unfinished, 0, "incomplete or damaged"),
+    ([RESUME], "trained", unfinished, 0, "Left aside, as incomplete"),
     ([STAGES["train"] + " --resume-from-checkpoint {trained}/checkpoint-2"], "trained", unfinished, 2, "not a whole"),
     ([f"{words} --config {{recipe}}" for words in WITH_RECIPE], "recipe", lambda file: file.write_bytes(b"- 1"), 2,
      "expected keys and values"),

@@ -5,7 +5,6 @@ Rooms test what is missing, torn or of another type in their own files; here is 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -17,7 +16,6 @@ from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import load_kept
 from repair_hf.runtime.command_line import parse
 from repair_hf.runtime.options import PairsOptions, UserError
-from repair_hf.training.checkpoints import SEAL, is_whole, seal
 from tests.hostile import damage
 from tests.hostile.damage import ADDRESS, DEEP, ODD, coco, line, picture, png, records_table, whole
 
@@ -71,7 +69,6 @@ RECIPES = {
     "python": (b"strict: !!python/object/apply:os.system ['exit 1']", "is damaged"),
     "numbers": (b"1: 2", "unknown keys"),
 }
-SEALS = [DEEP, b"[1]", b"", b"\xff\x00", b'{"run": {}}', b'{"run": {}, "files": [1]}']
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -126,12 +123,3 @@ def test_recipes_are_an_error_of_one_line(name, tmp_path):
     with pytest.raises(UserError, match=wanted) as error:
         parse((PairsOptions,), ["--config", str(tmp_path / "x.yaml")], "repair-hf x")
     assert one_line(error, tmp_path)
-
-
-@pytest.mark.parametrize("content", SEALS, ids=range(len(SEALS)))
-def test_a_checkpoint_with_another_seal_is_not_whole(content, tmp_path):
-    (tmp_path / "trainer_state.json").write_text(json.dumps({"global_step": 2, "log_history": []}))
-    seal(tmp_path, {"seed": 1})
-    assert is_whole(tmp_path)
-    (tmp_path / SEAL).write_bytes(content)
-    assert not is_whole(tmp_path)

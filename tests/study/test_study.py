@@ -21,7 +21,7 @@ from repair_hf.records.dataset import load_records
 from repair_hf.study.cells import config_of, fill_for
 from repair_hf.study.methods import METHODS, REPAIR, WO_FAILURE
 from repair_hf.study.products import Products, has_edit
-from repair_hf.study.results import BASE, BLENDS, Cell
+from repair_hf.study.results import BASE, Cell
 from repair_hf.study.run import run_study
 from tests.study.made_rows import setting
 
@@ -33,7 +33,14 @@ TINY = ["--size", "tiny", "--seeds", "1", "--methods", *WANTED]
 def tiny(tmp_path_factory) -> tuple[Path, list[str], dict[Path, int]]:
     """The folder of a tiny study, what each of two runs printed, and when its files were written after the first."""
     folder = tmp_path_factory.mktemp("study")
-    words = [*TINY, "--keep-models", "--budgets", '{"samples=5": ["repair-paper", "coco-cf"]}', "--output", str(folder)]
+    words = [
+        *TINY,
+        "--keep-models",
+        "--budgets",
+        '{"samples=5": ["repair-paper", "coco-cf"]}',
+        "--output",
+        str(folder),
+    ]
     shown = [study(*words)]
     before = stamps(folder)
     shown.append(study(*words))

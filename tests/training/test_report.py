@@ -51,7 +51,9 @@ def test_few_used_edits_give_a_warning_before_the_training(repaired, fit, caplog
 
 
 @pytest.mark.parametrize("directions", ["i2t", "t2i", "i2t t2i"])
-def test_the_papers_grid_trains_all_edits_of_one_direction_and_of_both_in_30_epochs(directions, repaired, make_trainer):
+def test_the_papers_grid_trains_all_edits_of_one_direction_and_of_both_in_30_epochs(
+    directions, repaired, make_trainer
+):
     records = repaired.filter(lambda row: row["direction"] in directions)
     planned = make_trainer(records, max_steps=-1, num_train_epochs=30, paper=True).plan
     assert sum(planned["samples_encoded"].values()) == len(records) == 12 * len(directions.split())

@@ -160,10 +160,8 @@ ANCHORS = [0, 3, 7, 8, 11]
 
 @pytest.mark.parametrize("own_failures", [None, False, True])
 def test_a_step_has_the_pairs_of_its_anchors_and_shows_no_known_match_but_themselves(own_failures):
-    if own_failures is None:
-        fill = Anchors(PAIRS)
-    else:
-        fill = Edits(PAIRS, random_records(50, 3), own_failures=own_failures)
+    alone, records = own_failures is None, random_records(50, 3)
+    fill = Anchors(PAIRS) if alone else Edits(PAIRS, records, own_failures=own_failures)
     images, texts = unit(60, 0), unit(60, 1)
     batch = batch_of(fill, ANCHORS)
     batch["text_rows"][2, 1:] = batch["captions"][2, 1:] = -1  # an image without a caption

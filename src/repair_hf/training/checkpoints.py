@@ -1,28 +1,26 @@
-"""What surrounds the steps of a training: the callback and the checkpoints.
+"""What surrounds the steps of a training: its callbacks and its checkpoints.
 
-Beside the Trainer's files a checkpoint holds `SEAL`, written last: the options of its run, and the digests of all
-other files. A checkpoint is whole if these match. Another one, whose run was killed while it was written, is left
-aside.
+A checkpoint is whole if it has `trainer_state.json`, which the Trainer writes last. There it also holds what decides
+its run. A checkpoint without it, whose run was killed while it was written, is left aside.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel, TrainerCallback
+from transformers.trainer_callback import ExportableState  # seen with transformers 5.23
 
 from repair_hf.encoder.adapters import has_adapters
-from repair_hf.runtime.files import file_digest, read_json
+from repair_hf.runtime.files import read_json
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.progress import Progress
-from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.runtime.stage import differences
 from repair_hf.training.batches import OneCaptionPerImage
 from repair_hf.training.config import RepairConfig
@@ -30,17 +28,15 @@ from repair_hf.training.step import MAX_LOGIT_SCALE
 
 logger = logging.getLogger(__name__)
 
-SEAL = "repair_run.json"
 STATE = "trainer_state.json"  # of transformers
 SHOWN = {"loss": "loss", "eval_i2t_R@1": "I2T R@1", "eval_t2i_R@1": "T2I R@1"}  # of a log, beside the progress
 
 
 class LoopCallback(TrainerCallback):
-    """Start the sampler's epochs, show and time the loop, check steps, bound a softmax's scale, and seal checkpoints.
+    """Start the sampler's epochs, show and time the loop, check steps, and bound a softmax's scale.
 
     Args:
-        trainer: Has `sampler`, `base` (the dual encoder), `stage` (the folder), `accelerator`,
-            `optimizer`, and `terms` of the loss.
+        trainer: Has `sampler`, `base` (the dual encoder), `accelerator`, `optimizer`, `clip` and `terms` of the loss.
         bounds_scale: Whether the logit scale is at most 100.
     """
 
@@ -69,7 +65,10 @@ class LoopCallback(TrainerCallback):
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
         trainer = self.trainer
         terms = {name: values[-1] for name, values in trainer.terms.items()}
-        if is_finite(trainer.model, [*terms.values()], scaled=trainer.accelerator.scaler is not None):
+        numbers = [value.float() for value in terms.values()]
+        if trainer.accelerator.scaler is None:  # that of fp16 skips a step whose gradient is too large: that is right
+            numbers.append(trainer.clip.norm.float())
+        if torch.stack(numbers).isfinite().all():
             return
         values = ", ".join(f"{name} {value.item():g}" for name, value in terms.items())
         raise UserError(
@@ -98,45 +97,35 @@ class LoopCallback(TrainerCallback):
     def on_train_end(self, args, state, control, **kwargs):
         self.bar.close()
 
-    def on_save(self, args, state, control, **kwargs):
-        self.trainer.accelerator.wait_for_everyone()  # until every process has written its files
-        if state.is_world_process_zero:
-            seal(Path(args.output_dir) / f"checkpoint-{state.global_step}", self.trainer.stage.deciding)
+
+class RunOptions(TrainerCallback, ExportableState):
+    """Keep what decides a run in the `trainer_state.json` of its checkpoints."""
+
+    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
+        self.options = dict(options or {})
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {"options": self.options}, "attributes": {}}
 
 
-def is_finite(model: nn.Module, terms: Sequence[Tensor], *, scaled: bool) -> bool:
-    """Return whether a step may be taken: its terms are finite, and so is the norm of its gradient.
+class NormKeepingClip:
+    """Clip gradients as `clip` does, and keep the norm that they had."""
 
-    Args:
-        model: What is trained, after backward.
-        terms: Of the loss, () each.
-        scaled: Whether fp16 scales the loss. Its scaler skips a step whose gradient is too large, so that is right.
-    """
-    gradients = [] if scaled else [each.grad for each in model.parameters() if each.grad is not None]
-    norm = [nn.utils.get_total_norm(gradients)] if gradients else []
-    return bool(torch.stack([value.detach().float() for value in (*terms, *norm)]).isfinite().all())
+    def __init__(self, clip: Callable[..., Tensor]) -> None:
+        self.clip, self.norm = clip, torch.zeros(())
+
+    def __call__(self, *args: Any, **options: Any) -> Tensor:
+        self.norm = self.clip(*args, **options)
+        return self.norm
 
 
-def seal(folder: Path, options: Mapping[str, Any]) -> None:
-    """Write the options of a run, and the digests of its checkpoint's files."""
-    files = {path.relative_to(folder).as_posix(): file_digest(path) for path in folder.rglob("*") if path.is_file()}
-    files.pop(SEAL, None)
-    write_atomically(folder / SEAL, json.dumps({"options": options, "files": files}, indent=2) + "\n")
-
-
-def is_whole(folder: Path) -> bool:
-    """Return whether the files of a checkpoint are as they were written.
-
-    With `load_best_model_at_end`, so must be those of the best one: the run would end with other weights, and no word.
-    """
+def options_of(checkpoint: Path) -> dict[str, Any] | None:
+    """Return what decides the run of a checkpoint; None if it is not whole."""
     try:
-        sealed = read_json(folder / SEAL, needs=["options", "files"])
-        if not all(file_digest(folder / name) == digest for name, digest in sealed["files"].items()):
-            return False
-        best = sealed["options"].get("load_best_model_at_end") and read_json(folder / STATE)["best_model_checkpoint"]
-        return not best or Path(best).name == folder.name or is_whole(folder.parent / Path(best).name)
-    except (FileNotFoundError, UserError):
-        return False
+        state = read_json(checkpoint / STATE, needs=["stateful_callbacks"])
+        return dict(state["stateful_callbacks"][RunOptions.__name__]["args"]["options"])
+    except (FileNotFoundError, UserError, KeyError, TypeError, ValueError):
+        return None
 
 
 def find_checkpoint(wanted: str | None, output: str, options: Mapping[str, Any], *, logs: bool = True) -> Path | None:
@@ -148,7 +137,7 @@ def find_checkpoint(wanted: str | None, output: str, options: Mapping[str, Any],
     if wanted is None:
         return None
     if wanted != "last":
-        if not is_whole(Path(wanted)):
+        if options_of(Path(wanted)) is None:
             raise UserError(
                 f"`resume_from_checkpoint` names {wanted}, which is not a whole checkpoint. Give a `checkpoint-...` "
                 "folder, or `last`."
@@ -156,14 +145,14 @@ def find_checkpoint(wanted: str | None, output: str, options: Mapping[str, Any],
         return Path(wanted)
     paths = [path for path in Path(output).glob("checkpoint-*") if _steps(path).isdigit()]
     paths.sort(key=lambda path: int(_steps(path)), reverse=True)
-    newest = next(filter(is_whole, paths), None)
+    newest = next((path for path in paths if options_of(path) is not None), None)
     aside = paths if newest is None else paths[: paths.index(newest)]
     if aside and logs:
         instead = "training starts anew" if newest is None else f"training resumes from {newest.name}"
-        logger.warning("Left aside, as incomplete or damaged: %s; %s.", ", ".join(map(str, aside)), instead)
-    if newest and (changed := differences(read_json(newest / SEAL)["options"], options)):
+        logger.warning("Left aside, as incomplete: %s; %s.", ", ".join(map(str, aside)), instead)
+    if newest and (changes := differences(options_of(newest) or {}, options)):
         raise UserError(
-            f"{newest} is of another run: {changed}. Give another output folder, delete its checkpoints to start "
+            f"{newest} is of another run: {changes}. Give another output folder, delete its checkpoints to start "
             "anew, or set `resume_from_checkpoint` to this one to resume from it anyway."
         )
     return newest

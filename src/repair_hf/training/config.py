@@ -49,7 +49,6 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
         self.use_cpu |= is_launched_on_cpu() or (bool(self.bf16) and not torch.accelerator.is_available())
         if self.dataloader_num_workers is None:  # the batches are the same with any number
             self.dataloader_num_workers = 0 if self.use_cpu or not torch.accelerator.is_available() else WORKERS
-        self.restore_callback_states_from_checkpoint |= self.early_stopping_patience is not None
         self._check_values()
         if self.grid_weight is None and self.loss in WITH_GRID:
             self.grid_weight = 0.5 if self.paper else 1.0
@@ -112,8 +111,6 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
 
     def prepared(self, *, has_validation: bool) -> RepairConfig:
         """Return a copy for a trainer: with pairs to evaluate on, it keeps the best model unless it saves others."""
-        if self.early_stopping_patience is not None and not has_validation:
-            raise UserError("`early_stopping_patience` needs `eval_strategy`, and pairs to evaluate on.")
         made = copy(self)
         if has_validation and made.save_strategy == "no":
             if made.eval_strategy == "no":

@@ -82,9 +82,6 @@ class Hyperparameters(Bounded):
     cache_images: bool = opt(True, "Keep resized images in a memory-mapped file.", neutral=True)
 
     learning_rate: float = opt(1e-5, "Peak learning rate.", main=True)
-    early_stopping_patience: int | None = opt(
-        None, "Stop after this many evaluations without a better one. Default: never.", least=1
-    )
     weight_decay: float = opt(0.1, "Weight decay of AdamW; not for biases, norms, other vectors and the logit scale.")
     warmup_steps: float = opt(0.1, "Warm-up steps; below 1, a fraction of all steps.")
     lr_scheduler_type: str = opt("cosine", "Learning rate schedule.")
@@ -184,12 +181,6 @@ class TrainOptions(TruthOptions):
     )
     records_revision: str | None = opt(
         None, "Branch, tag or commit of records on the Hub, such as round-1. Default: the newest."
-    )
-    learning_rates: list[float] = opt(
-        [],
-        "Train with each of these, and keep the model with the best mean R@1 on --validation-split.",
-        main=True,
-        above=0,
     )
     any_model: bool = opt(False, "Accept a --model other than the one that the records were made with.", neutral=True)
     validation_split: str = opt("validation", "Split of the pairs that --eval-strategy evaluates on.", main=True)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
-from transformers import EarlyStoppingCallback, ProcessorMixin, Trainer, TrainerCallback
+from transformers import ProcessorMixin, Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import TrainOutput  # seen with transformers 5.23
 
@@ -33,11 +33,11 @@ from repair_hf.runtime.options import IN_MEMORY, UserError, expect, flags, neutr
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
 from repair_hf.training.batches import OneCaptionPerImage, collator_of
-from repair_hf.training.checkpoints import LoopCallback, find_checkpoint, space_needed
+from repair_hf.training.checkpoints import LoopCallback, NormKeepingClip, RunOptions, find_checkpoint, space_needed
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, fill_of, open_records
-from repair_hf.training.report import plan, summarize, warn_of_plan
 from repair_hf.training.loss import Objective, PairObjective, check_parameters
+from repair_hf.training.report import plan, summarize, warn_of_plan
 from repair_hf.training.step import encode, step_of
 
 NEEDS = ("fill", "steps", "seconds", "seconds_per_step", "loss")  # keys of a summary
@@ -102,20 +102,25 @@ class RepairTrainer(Trainer):
         callbacks: Sequence[TrainerCallback] = (),
         optimizers: tuple[Optimizer | None, LRScheduler | None] = (None, None),
     ) -> None:
-        expect(args := args or RepairConfig(), RepairConfig, "args", "a RepairConfig: `RepairConfig(OUTPUT_FOLDER)`")
+        args = RepairConfig() if args is None else args
+        expect(args, RepairConfig, "args", "a RepairConfig: `RepairConfig(OUTPUT_FOLDER)`")
         expect(train_dataset, Pairs, "train_dataset", MAKE_PAIRS)
         expect(eval_dataset, (Pairs, type(None)), "eval_dataset", MAKE_PAIRS)
-        args, data = args.prepared(has_validation=eval_dataset is not None), open_records(records, train_dataset)
+        args = args.prepared(has_validation=eval_dataset is not None)
+        loaded_records = open_records(records, train_dataset)
         encoder = open_encoder(model, processing_class, device=args.device)
-        self.base, model_digest = encoder.model, encoder.digest
+        self.base, model_digest = encoder.model, encoder.digest  # before adapters are added
         self.needs_bias = check_model(self.base, args.global_loss)
-        self.fill = fill or fill_of(train_dataset, data, args, truth)
-        loss = args.loss if args.loss and self.fill.share else "none"
-        how: Any = {"grid_weight": args.grid_weight, "grid_mean": args.grid_mean}
-        self.objective: Objective = objective or PairObjective(loss, **how, sigmoid=self.needs_bias)
+        self.fill = fill or fill_of(train_dataset, loaded_records, args, truth)
+        self.objective = objective or PairObjective(
+            args.loss if args.loss and self.fill.share else "none",
+            args.grid_weight,
+            args.grid_mean,
+            sigmoid=self.needs_bias,
+        )
         self.sampler = OneCaptionPerImage(train_dataset.caption_image, args.step_size, args.draw_seed)
         self.loop = LoopCallback(self, bounds_scale=not self.needs_bias)
-        stops = [EarlyStoppingCallback(each) for each in [args.early_stopping_patience] if each]
+        self.run_options = RunOptions()
         limits = {name: getattr(args, name) for name in ("freeze", "lora_rank", "lora_towers", "seed")}
         super().__init__(
             limit_training(self.base, **limits, peft_config=peft_config),
@@ -124,15 +129,17 @@ class RepairTrainer(Trainer):
             train_dataset,
             eval_dataset=eval_dataset,
             processing_class=encoder.preprocessor,  # type: ignore[arg-type]
-            callbacks=[self.loop, *stops, *callbacks],
+            callbacks=[self.loop, self.run_options, *callbacks],
             optimizers=optimizers,  # type: ignore[arg-type]
         )
-        self._untrained = None if args.blend == 1 else untrained(self.model)
+        for callback in (PrinterCallback, ProgressCallback):  # `LoopCallback` shows the progress
+            self.remove_callback(callback)
         check_parameters(self.objective, self.model)
-        for each in (PrinterCallback, ProgressCallback):  # `LoopCallback` shows the progress
-            self.remove_callback(each)
+        self.clip = NormKeepingClip(self.accelerator.clip_grad_norm_)
+        self.accelerator.clip_grad_norm_ = self.clip  # type: ignore[method-assign]
         self.model_accepts_loss_kwargs = False  # the loss is a mean: accumulated parts are averaged
-        self.options = self._options(peft_config, objective, records, data) | {"model_digest": model_digest}
+        self.options = self._options(model_digest, peft_config, objective, records, loaded_records)
+        self._untrained = None if args.blend == 1 else untrained(self.model)
         self._has_trained = False
         self.terms: dict[str, list[Tensor]] = {}  # since the last log
 
@@ -150,21 +157,25 @@ class RepairTrainer(Trainer):
         Raises:
             UserError: If the folder holds something else, or a checkpoint is incomplete or of another run.
         """
-        folder, wanted = str(self.args.output_dir), resume_from_checkpoint
+        folder = str(self.args.output_dir)
+        wanted = resume_from_checkpoint
         if wanted is None or wanted is True:
             wanted = None if self._has_trained else self.args.resume_from_checkpoint
         is_main = self.is_world_process_zero()
         checkpoint = find_checkpoint(wanted or None, folder, self.stage.deciding, logs=is_main)
-        self._has_trained, self.terms = True, {}
+        self.run_options.options = self.stage.deciding
+        self._has_trained = True
+        self.terms = {}
         if is_main:
             warn_of_plan(self.plan)
-        start, results = str(checkpoint) if checkpoint else None, list[TrainOutput]()
+        outputs: list[TrainOutput] = []
 
         def work(_: Any) -> dict[str, Any]:
             size = space_needed(self.model, self.args)
             check_room(folder, size)
             with naming_full_disk(folder, lambda: size):
-                results.append(super(RepairTrainer, self).train(start, trial, ignore_keys_for_eval))
+                start = str(checkpoint) if checkpoint else None
+                outputs.append(super(RepairTrainer, self).train(start, trial, ignore_keys_for_eval))
                 if self._untrained is not None:
                     blend(self.model, self._untrained, self.args.blend)
                     if self.eval_dataset is not None:
@@ -172,10 +183,10 @@ class RepairTrainer(Trainer):
                 self.save_model()
                 self.save_state()
             self.model.eval()
-            return summarize(self, results[0].global_step)
+            return summarize(self, outputs[0].global_step)
 
         self.summary = self.stage.run(work, again=True)
-        return results[0]
+        return outputs[0]
 
     @cached_property
     def plan(self) -> dict[str, Any]:
@@ -185,17 +196,29 @@ class RepairTrainer(Trainer):
     @property
     def stage(self) -> Stage:
         """The folder of this training."""
-        data = self.train_dataset
-        more: Any = {"items": data.items, "neutral": neutral_names(RepairConfig)}
-        more |= {"needs": NEEDS, "words": flags(self.args.given | {"output_dir": None})}
-        return Stage("train", str(self.args.output_dir), (data.source, *self.declared), self.options, **more)
+        return Stage(
+            "train",
+            str(self.args.output_dir),
+            (self.train_dataset.source, *self.declared),
+            self.options,
+            items=self.train_dataset.items,
+            needs=NEEDS,
+            neutral=neutral_names(RepairConfig),
+            words=flags(self.args.given | {"output_dir": None}),
+        )
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """Encode the batch's distinct items once, join the pairs of all processes, and sum the objective's terms."""
-        how = {"in_chunks": self.args.chunk_size is not None, "autocast": self.accelerator.autocast}
-        images, texts = encode(model, inputs, self.processing_class.normalize, inner=self.model, **how)
+        images, texts = encode(
+            model,
+            inputs,
+            self.processing_class.normalize,
+            inner=self.model,
+            in_chunks=self.args.chunk_size is not None,
+            autocast=self.accelerator.autocast,
+        )
         bias = self.base.logit_bias if self.needs_bias else None
         step = step_of(images, texts, inputs, self.fill.truth, self.base.logit_scale.exp(), bias)
         terms = self.objective.terms(step)
@@ -273,7 +296,9 @@ class RepairTrainer(Trainer):
         matrices = {name for name, parameter in model.named_parameters() if parameter.ndim > 1}
         return [name for name in super().get_decay_parameter_names(model) if name in matrices]
 
-    def _options(self, peft_config: Any, objective: Objective | None, given: Any, records: Any) -> dict[str, Any]:
+    def _options(
+        self, model_digest: str, peft_config: Any, objective: Objective | None, records: Any, loaded_records: Any
+    ) -> dict[str, Any]:
         """Return what identifies this run, in its folder and in its checkpoints."""
         options = self.args.recorded() | {
             "pairs_fingerprint": self.train_dataset.fingerprint,
@@ -282,8 +307,9 @@ class RepairTrainer(Trainer):
             "dtype": str(weights_dtype(self.base)),
             "peft_config": as_json(peft_config),
             "objective": objective and type(objective).__name__,
+            "model_digest": model_digest,
         }
-        if records is not None:
-            named = IN_MEMORY if isinstance(given, Dataset | DatasetDict) else given
-            options |= {"records": named, "records_digest": digest(records["record_id"][:])}
+        if loaded_records is not None:
+            options["records"] = IN_MEMORY if isinstance(records, Dataset | DatasetDict) else records
+            options["records_digest"] = digest(loaded_records["record_id"][:])
         return options
