@@ -15,7 +15,8 @@ from transformers import TrainerCallback, TrainerState
 
 from repair_hf.runtime.options import UserError
 from repair_hf.training.batches import OneCaptionPerImage
-from repair_hf.training.checkpoints import LoopCallback, RunOptions, find_checkpoint, options_of
+from repair_hf.training.checkpoints import RunOptions, find_checkpoint, options_of
+from repair_hf.training.loop import LoopCallback
 from repair_hf.training.loss import PairObjective
 
 STATE = "trainer_state.json"  # which the Trainer writes last

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,29 +13,26 @@ from datasets import Dataset, DatasetDict
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
-from transformers import ProcessorMixin, Trainer, TrainerCallback
+from transformers import ProcessorMixin, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import TrainOutput  # seen with transformers 5.23
 
 from repair_hf.encoder.adapters import as_json, check_model, limit_training
 from repair_hf.encoder.blend import blend, untrained
-from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.models import weights_dtype
 from repair_hf.encoder.opening import Retriever, open_encoder
-from repair_hf.encoder.pixel_store import pixels_of
 from repair_hf.encoder.preprocessing import Preprocessor
-from repair_hf.evaluation.retrieval import evaluate_retrieval
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.disk import check_room, naming_full_disk
-from repair_hf.runtime.options import IN_MEMORY, UserError, expect, flags, neutral_names
+from repair_hf.runtime.options import IN_MEMORY, expect, flags, neutral_names
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
 from repair_hf.training.batches import OneCaptionPerImage, collator_of
-from repair_hf.training.checkpoints import LoopCallback, NormKeepingClip, RunOptions, find_checkpoint, space_needed
+from repair_hf.training.checkpoints import RunOptions, find_checkpoint, space_needed
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, fill_of, open_records
+from repair_hf.training.loop import DualEncoderTrainer, LoopCallback, NormKeepingClip
 from repair_hf.training.loss import Objective, PairObjective, check_parameters
 from repair_hf.training.report import plan, summarize, warn_of_plan
 from repair_hf.training.step import encode, step_of
@@ -43,7 +40,7 @@ from repair_hf.training.step import encode, step_of
 NEEDS = ("fill", "steps", "seconds", "seconds_per_step", "loss")  # keys of a summary
 
 
-class RepairTrainer(Trainer):
+class RepairTrainer(DualEncoderTrainer):
     """A transformers `Trainer` for dual encoders, on pairs and on records of their repaired failures.
 
     It logs the objective's terms (`loss_global`, `loss_grid`) and `logit_scale` (after exp). Evaluation is retrieval
@@ -78,11 +75,6 @@ class RepairTrainer(Trainer):
         >>> trainer.push_to_hub()
     """
 
-    args: RepairConfig
-    model: Any  # the types below are not among those that the Trainer declares
-    processing_class: Any
-    train_dataset: Any
-    eval_dataset: Any
     summary: dict[str, Any]
     declared: Sequence[Any] = ()
 
@@ -103,21 +95,14 @@ class RepairTrainer(Trainer):
         optimizers: tuple[Optimizer | None, LRScheduler | None] = (None, None),
     ) -> None:
         args = RepairConfig() if args is None else args
-        expect(args, RepairConfig, "args", "a RepairConfig: `RepairConfig(OUTPUT_FOLDER)`")
-        expect(train_dataset, Pairs, "train_dataset", MAKE_PAIRS)
-        expect(eval_dataset, (Pairs, type(None)), "eval_dataset", MAKE_PAIRS)
+        _check_types(args, train_dataset, eval_dataset)
         args = args.prepared(has_validation=eval_dataset is not None)
         loaded_records = open_records(records, train_dataset)
         encoder = open_encoder(model, processing_class, device=args.device)
         self.base, model_digest = encoder.model, encoder.digest  # before adapters are added
         self.needs_bias = check_model(self.base, args.global_loss)
         self.fill = fill or fill_of(train_dataset, loaded_records, args, truth)
-        self.objective = objective or PairObjective(
-            args.loss if args.loss and self.fill.share else "none",
-            args.grid_weight,
-            args.grid_mean,
-            sigmoid=self.needs_bias,
-        )
+        self.objective = objective or _objective_of(args, self.fill, sigmoid=self.needs_bias)
         self.sampler = OneCaptionPerImage(train_dataset.caption_image, args.step_size, args.draw_seed)
         self.loop = LoopCallback(self, bounds_scale=not self.needs_bias)
         self.run_options = RunOptions()
@@ -138,7 +123,8 @@ class RepairTrainer(Trainer):
         self.clip = NormKeepingClip(self.accelerator.clip_grad_norm_)
         self.accelerator.clip_grad_norm_ = self.clip  # type: ignore[method-assign]
         self.model_accepts_loss_kwargs = False  # the loss is a mean: accumulated parts are averaged
-        self.options = self._options(model_digest, peft_config, objective, records, loaded_records)
+        self.options = self._options(peft_config, objective) | {"model_digest": model_digest}
+        self.options |= _options_of_records(records, loaded_records)
         self._untrained = None if args.blend == 1 else untrained(self.model)
         self._has_trained = False
         self.terms: dict[str, list[Tensor]] = {}  # since the last log
@@ -227,57 +213,6 @@ class RepairTrainer(Trainer):
         loss = torch.stack([self.objective.weights.get(name, 1.0) * value for name, value in terms.items()]).sum()
         return (loss, {"image_embeds": images, "text_embeds": texts}) if return_outputs else loss
 
-    def get_train_dataloader(self) -> DataLoader[Any]:
-        """Return batches of the sampler's anchors."""
-        names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
-        loader = DataLoader(
-            self.fill,
-            batch_size=self.args.train_batch_size,
-            sampler=self.sampler,
-            collate_fn=self.data_collator,
-            drop_last=True,
-            **{name: getattr(self.args, f"dataloader_{name}") for name in names},
-        )
-        return self.accelerator.prepare(loader)
-
-    def get_batch_samples(
-        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
-    ) -> tuple[list[Any], Tensor | int | None]:
-        """Return no batch after the last step: a run that is resumed from there would take one more."""
-        # no callback is asked before that one; seen with transformers 5.23
-        if self.state.global_step >= self.state.max_steps:
-            return [], None
-        return super().get_batch_samples(epoch_iterator, num_batches, device)
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log the objective's terms, the logit scale and the seconds too."""
-        if "loss" in logs and self.terms:
-            means = torch.stack([torch.stack(values).float().mean() for values in self.terms.values()])
-            means = self.accelerator.reduce(means, "mean")
-            logs |= dict(zip(self.terms, means.tolist(), strict=True))
-            logs |= {"seconds": self.loop.seconds, "logit_scale": self.base.logit_scale.exp().item()}
-            if self.needs_bias:
-                logs["logit_bias"] = self.base.logit_bias.item()
-            self.terms = {}
-        super().log(logs, start_time)
-
-    def evaluate(
-        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
-    ) -> dict[str, float]:
-        """Measure retrieval on pairs: R@K and MRR as fractions, `eval_i2t_R@1` and so on."""
-        pairs = self.eval_dataset if eval_dataset is None else eval_dataset
-        if pairs is None:
-            raise UserError("There is nothing to evaluate on; give `eval_dataset`, pairs of a validation split.")
-        args, preprocessor = self.args, self.processing_class
-        encoder = DualEncoder(self.base, preprocessor, device=args.device, batch_size=args.per_device_eval_batch_size)
-        pixels = pixels_of(pairs.images, "image", preprocessor, cache_images=args.cache_images)
-        vectors = encoder.embed_pairs(pairs, pixels=pixels)
-        found = evaluate_retrieval(*vectors, pairs.caption_image, device=args.device)
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
-
     def push_to_hub(self, repo: str | None = None, **options: Any) -> Any:  # type: ignore[override]
         """Push the trained model with its processor and its card, as one commit; see `push_model`.
 
@@ -291,25 +226,32 @@ class RepairTrainer(Trainer):
         self.accelerator.wait_for_everyone()
         return pushed
 
-    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """Exclude biases, norms of any kind, and the logit scale, which is a temperature."""
-        matrices = {name for name, parameter in model.named_parameters() if parameter.ndim > 1}
-        return [name for name in super().get_decay_parameter_names(model) if name in matrices]
-
-    def _options(
-        self, model_digest: str, peft_config: Any, objective: Objective | None, records: Any, loaded_records: Any
-    ) -> dict[str, Any]:
-        """Return what identifies this run, in its folder and in its checkpoints."""
-        options = self.args.recorded() | {
+    def _options(self, peft_config: Any, objective: Objective | None) -> dict[str, Any]:
+        """Return what identifies this run beside its records and its model's digest."""
+        return self.args.recorded() | {
             "pairs_fingerprint": self.train_dataset.fingerprint,
             "model": self.base.name_or_path or None,
             "sigmoid": self.needs_bias,
             "dtype": str(weights_dtype(self.base)),
             "peft_config": as_json(peft_config),
             "objective": objective and type(objective).__name__,
-            "model_digest": model_digest,
         }
-        if loaded_records is not None:
-            options["records"] = IN_MEMORY if isinstance(records, Dataset | DatasetDict) else records
-            options["records_digest"] = digest(loaded_records["record_id"][:])
-        return options
+
+
+def _options_of_records(records: Any, loaded_records: Dataset | None) -> dict[str, Any]:
+    if loaded_records is None:
+        return {}
+    name = IN_MEMORY if isinstance(records, Dataset | DatasetDict) else records
+    return {"records": name, "records_digest": digest(loaded_records["record_id"][:])}
+
+
+def _check_types(args: Any, train_dataset: Any, eval_dataset: Any) -> None:
+    expect(args, RepairConfig, "args", "a RepairConfig: `RepairConfig(OUTPUT_FOLDER)`")
+    expect(train_dataset, Pairs, "train_dataset", MAKE_PAIRS)
+    expect(eval_dataset, (Pairs, type(None)), "eval_dataset", MAKE_PAIRS)
+
+
+def _objective_of(args: RepairConfig, fill: Anchors, *, sigmoid: bool) -> PairObjective:
+    """Return the loss that a configuration names; without any pair beside an anchor, that of the anchors alone."""
+    loss = args.loss if args.loss and fill.share else "none"
+    return PairObjective(loss, args.grid_weight, args.grid_mean, sigmoid=sigmoid)
