@@ -17,7 +17,7 @@ from repair_hf.records.dataset import load_kept
 from repair_hf.runtime.command_line import parse
 from repair_hf.runtime.options import PairsOptions, UserError
 from tests.hostile import damage
-from tests.hostile.damage import ADDRESS, DEEP, ODD, coco, line, picture, png, records_table, whole
+from tests.hostile.damage import ADDRESS, ODD, coco, line, picture, png, records_table, whole
 
 WHOLE_PNG = png(40, 40, 40)
 LEFT_OUT = {  # of pairs
