@@ -31,8 +31,8 @@ if TYPE_CHECKING:  # what editors and type checkers see, which do not run `__get
     from repair_hf.training.batches import PairCollator as PairCollator
     from repair_hf.training.config import RepairConfig as RepairConfig
     from repair_hf.training.finetune import train as train
-    from repair_hf.training.loss import Objective as Objective
-    from repair_hf.training.loss import PairObjective as PairObjective
+    from repair_hf.training.step import Objective as Objective
+    from repair_hf.training.step import PairObjective as PairObjective
     from repair_hf.training.step import Step as Step
     from repair_hf.training.trainer import RepairTrainer as RepairTrainer
 
@@ -49,8 +49,8 @@ _HOMES = {
     "Synthesizer": "repair_hf.synthesis.pipeline",
     "load_records": "repair_hf.records.dataset",
     "PairCollator": "repair_hf.training.batches",
-    "Objective": "repair_hf.training.loss",
-    "PairObjective": "repair_hf.training.loss",
+    "Objective": "repair_hf.training.step",
+    "PairObjective": "repair_hf.training.step",
     "Step": "repair_hf.training.step",
     "RepairConfig": "repair_hf.training.config",
     "RepairTrainer": "repair_hf.training.trainer",

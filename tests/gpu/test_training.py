@@ -13,8 +13,7 @@ from training_runs import assert_same, weights
 from benchmarks.common import random_weights
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.training.fills import Edits
-from repair_hf.training.loss import PairObjective
-from repair_hf.training.step import MAX_LOGIT_SCALE, Step
+from repair_hf.training.step import MAX_LOGIT_SCALE, PairObjective, Step
 
 pytestmark = pytest.mark.gpu
 

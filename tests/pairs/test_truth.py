@@ -17,7 +17,7 @@ from repair_hf.pairs.dataset import load_pairs
 from repair_hf.pairs.truth import Truth, near_numbers, truth_of, wordings
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Edits
-from repair_hf.training.loss import PairObjective
+from repair_hf.training.step import PairObjective
 from repair_hf.training.trainer import RepairTrainer
 from tests.mining.embeddings import random_unit
 

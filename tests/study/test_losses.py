@@ -17,8 +17,7 @@ from repair_hf.study.losses import (
     multi_positive,
     two_views,
 )
-from repair_hf.training.loss import PairObjective
-from repair_hf.training.step import Step
+from repair_hf.training.step import PairObjective, Step
 from tests.study.counting import step, unit
 
 NONE = -1

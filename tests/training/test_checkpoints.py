@@ -17,7 +17,7 @@ from repair_hf.runtime.options import UserError
 from repair_hf.training.batches import OneCaptionPerImage
 from repair_hf.training.checkpoints import RunOptions, find_checkpoint, options_of
 from repair_hf.training.loop import LoopCallback
-from repair_hf.training.loss import PairObjective
+from repair_hf.training.step import PairObjective
 
 STATE = "trainer_state.json"  # which the Trainer writes last
 RUN = {"seed": 1}

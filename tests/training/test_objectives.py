@@ -9,7 +9,7 @@ import torch
 from training_runs import assert_same, curve
 
 from repair_hf.runtime.options import UserError
-from repair_hf.training.loss import Objective, PairObjective
+from repair_hf.training.step import Objective, PairObjective
 
 
 class GridAlone(PairObjective):

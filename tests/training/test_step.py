@@ -17,8 +17,7 @@ from transformers.models.clip import modeling_clip
 
 from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.training.fills import Anchors, Edits
-from repair_hf.training.loss import PairObjective, cross_entropy, sigmoid_loss
-from repair_hf.training.step import Step, step_of
+from repair_hf.training.step import PairObjective, Step, cross_entropy, sigmoid_loss, step_of
 
 LOSSES = ("batch", "grid", "both", "none")
 SCALE = torch.tensor(7.0)

@@ -16,8 +16,7 @@ from transformers import TrainerCallback, TrainingArguments
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.runtime.options import UserError
-from repair_hf.training.loss import Objective, PairObjective, cross_entropy
-from repair_hf.training.step import Step
+from repair_hf.training.step import Objective, PairObjective, Step, cross_entropy
 
 HIDDEN, OUT, TEMPERATURE = 4096, 256, 0.1  # SLIP's head; SimCLR's and StableRep's temperature
 SMALLEST = 384  # width of SLIP's smallest tower

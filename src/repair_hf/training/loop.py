@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
 
@@ -94,6 +96,49 @@ class DualEncoderTrainer(Trainer):
         """Exclude biases, norms of any kind, and the logit scale, which is a temperature."""
         matrices = {name for name, parameter in model.named_parameters() if parameter.ndim > 1}
         return [name for name in super().get_decay_parameter_names(model) if name in matrices]
+
+
+def encode(
+    model: nn.Module,
+    batch: dict[str, Any],
+    normalize: Callable[[Tensor], Tensor],
+    *,
+    inner: nn.Module,
+    in_chunks: bool = False,
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> tuple[Tensor, Tensor]:
+    """Encode the distinct images and captions of a batch: (n_images, D) and (n_texts, D) unit vectors.
+
+    There is one forward for each group of captions, with its share of the images. In chunks, a step needs the memory
+    of one forward and has the same gradient: the loss needs the embeddings alone, and the backward pass computes the
+    rest again (gradient caching: Gao et al., 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited
+    Setup").
+
+    Args:
+        model: A dual encoder; under DDP, its wrapper.
+        batch: What `PairCollator` returns.
+        normalize: Turns uint8 pixels into `pixel_values`.
+        inner: The model without the wrapper of DDP, which allows one forward for each backward.
+        in_chunks: Keep the embeddings alone, and run each forward again in the backward pass.
+        autocast: Context of the mixed precision, so that each weight is cast once. In chunks it is not used: the cast
+            weights would stay in memory.
+    """
+    pixels, texts = batch["pixels"], batch["texts"]
+
+    def forward(modules: list[nn.Module], images: Tensor, captions: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        module = modules.pop(0) if len(modules) > 1 else modules[0]  # an objective may run backward several times
+        output = module(pixel_values=normalize(images), **captions)
+        return output.image_embeds, output.text_embeds
+
+    parts: list[tuple[Tensor, Tensor]] = []
+    with nullcontext() if in_chunks else autocast():
+        for images, captions in zip(pixels.tensor_split(len(texts)), texts, strict=True):
+            modules = [inner if parts else model, inner]  # of this forward, and of its repetitions
+            if in_chunks:
+                parts.append(checkpoint(forward, modules, images, captions, use_reentrant=False))
+            else:
+                parts.append(forward(modules, images, captions))
+    return torch.cat([images for images, _ in parts]), torch.cat([captions for _, captions in parts])
 
 
 class LoopCallback(TrainerCallback):

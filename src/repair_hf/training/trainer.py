@@ -25,17 +25,16 @@ from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.disk import check_room, naming_full_disk
-from repair_hf.runtime.options import IN_MEMORY, expect, flags, neutral_names
+from repair_hf.runtime.options import IN_MEMORY, UserError, expect, flags, neutral_names
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
 from repair_hf.training.batches import OneCaptionPerImage, collator_of
 from repair_hf.training.checkpoints import RunOptions, find_checkpoint, space_needed
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, fill_of, open_records
-from repair_hf.training.loop import DualEncoderTrainer, LoopCallback, NormKeepingClip
-from repair_hf.training.loss import Objective, PairObjective, check_parameters
+from repair_hf.training.loop import DualEncoderTrainer, LoopCallback, NormKeepingClip, encode
 from repair_hf.training.report import plan, summarize, warn_of_plan
-from repair_hf.training.step import encode, step_of
+from repair_hf.training.step import Objective, PairObjective, step_of
 
 NEEDS = ("fill", "steps", "seconds", "seconds_per_step", "loss")  # keys of a summary
 
@@ -119,7 +118,7 @@ class RepairTrainer(DualEncoderTrainer):
         )
         for callback in (PrinterCallback, ProgressCallback):  # `LoopCallback` shows the progress
             self.remove_callback(callback)
-        check_parameters(self.objective, self.model)
+        _check_parameters(self.objective, self.model)
         self.clip = NormKeepingClip(self.accelerator.clip_grad_norm_)
         self.accelerator.clip_grad_norm_ = self.clip  # type: ignore[method-assign]
         self.model_accepts_loss_kwargs = False  # the loss is a mean: accumulated parts are averaged
@@ -255,3 +254,13 @@ def _objective_of(args: RepairConfig, fill: Anchors, *, sigmoid: bool) -> PairOb
     """Return the loss that a configuration names; without any pair beside an anchor, that of the anchors alone."""
     loss = args.loss if args.loss and fill.share else "none"
     return PairObjective(loss, args.grid_weight, args.grid_mean, sigmoid=sigmoid)
+
+
+def _check_parameters(objective: nn.Module, model: nn.Module) -> None:
+    """Raise an error for an objective with parameters outside the model, which would not be trained."""
+    known = {id(parameter) for parameter in model.parameters()}
+    if any(id(parameter) not in known for parameter in objective.parameters()):
+        raise UserError(
+            f"{type(objective).__name__} has parameters of its own, which would not be trained. Make them a part of "
+            "the model while it trains."
+        )
