@@ -4,7 +4,6 @@ from typing import get_args
 
 import pytest
 
-from repair_hf.mining.options import MiningOptions
 from repair_hf.study.losses import OBJECTIVES
 from repair_hf.study.methods import ABLATIONS, CANDIDATES, METHODS, OPTIONS, PAPER, REPAIR, Method, Records
 from repair_hf.study.tables import published_results
@@ -61,6 +60,5 @@ def test_choices_exist_and_records_share_a_name_only_if_they_are_the_same():
         for source in method.sources.values():
             if isinstance(source, Records):
                 assert method.fill in get_args(Fill)
-                assert set(source.mine) <= set(MiningOptions.__dataclass_fields__)
                 assert set(source.synthesize) <= set(SynthesizeOptions.__dataclass_fields__)
                 assert records.setdefault(source.name, source) == source
