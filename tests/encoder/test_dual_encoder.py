@@ -97,7 +97,7 @@ def test_cache_serves_the_same_weights_and_data_alone(encoder, pairs_folder, tmp
     first = encoder.embed_pairs(pairs, cache_folder=cache)
     again = encoder.embed_pairs(pairs, cache_folder=cache)
     assert not caplog.text
-    assert sorted(path.name.split("-")[0] for path in cache.iterdir()) == ["images", "texts"]  # no draft is left
+    assert sorted(path.name.split("-")[0] for path in cache.iterdir()) == ["captions", "images"]  # no draft is left
     assert all(isinstance(vectors, np.memmap) for vectors in again)
     for one, other in zip(first, again, strict=True):
         np.testing.assert_array_equal(one, other)

@@ -44,7 +44,7 @@ PROCESSOR = "processor_config.json"
 KIND = "a dual encoder (CLIP, SigLIP, ...)"
 WITH_CODE = (
     "its repository holds code, which this program does not run. Load it in Python and give the model to `mine`, or "
-    "give its embeddings to `mine_false_positives`."
+    "give its embeddings to `mine_false_positives`"
 )
 Home = tuple[str, str | None]  # an id or folder, and the revision
 
@@ -231,7 +231,7 @@ def _reason(model: str, what: str, error: Exception) -> str:
             f"{model}` with a connection, or give a folder."
         )
     if "trust_remote_code" in str(error):
-        return f"cannot be loaded: {WITH_CODE}"
+        return f"cannot be loaded: {WITH_CODE}."
     start = f"{'' if Path(model).exists() else 'is not a local folder, and '}cannot be loaded as {what}: "
     if config := re.search(r"Unrecognized configuration class .*\.(\w+)Config'", str(error)):
         return (
