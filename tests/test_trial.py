@@ -21,7 +21,7 @@ RECIPE = Path(__file__).parents[1] / "recipes" / "trial" / "study.yaml"
 @pytest.mark.slow  # a training of each method
 def test_the_trial_runs_end_to_end(clip_folder, flux_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (build_world(tmp_path / "photos", splits={"train": 12, "val": 4, "test": 6}) / "world.json").unlink()
+    (build_world(tmp_path / "photos", splits={"train": 12, "val": 4, "test": 6}) / "versions.json").unlink()
     build_parser().to_disk("parser")
     recipe = yaml.safe_load(RECIPE.read_text())
     for name in ("image_folder", "benchmark", "reasoning_effort", "training"):

@@ -10,6 +10,7 @@ from provider_server import ProviderServer
 
 from repair_hf.cli.main import main
 from repair_hf.llm.ledger_file import take_over
+from repair_hf.runtime.stage import claim
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_a_killed_run_whose_log_is_gone_is_an_error_and_nothing_is_bought(hosted
     biller, synthesize = hosted
     assert synthesize(tmp_path / "whole", "--limit", "4") == 0
     folder, paid = tmp_path / "killed", biller.counts.copy()
-    folder.mkdir()
+    claim(folder, "synthesize")
     with ledger_in(tmp_path / "live") as ledger:  # a copy of a folder in use is what a kill leaves
         take_over(ledger.database, ".", tmp_path / "whole", moves=True)
         for path in (tmp_path / "live").iterdir():

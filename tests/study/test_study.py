@@ -187,7 +187,7 @@ def test_methods_are_compared_on_records_that_exist(tiny, tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     build = "world build --output made --train 32 --validation 16 --test 24"
     assert main(build.split()) == 0
-    Path("made/world.json").unlink()
+    Path("made/versions.json").unlink()
     base = DualEncoder.from_pretrained("world/base")
     base.model.save_pretrained("base")
     base.preprocessor.processor.save_pretrained("base")

@@ -12,6 +12,7 @@ from repair_hf.analysis.run_data import PairsPlace, gather, moved_pairs
 from repair_hf.analysis.run_findings import run_findings
 from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.stage import check_folder, claim
 
 
 def analyze(
@@ -41,12 +42,14 @@ def analyze(
     """
     folder = report_folder(run, output)
     known = moved_pairs(run, pairs)
+    check_folder(folder, "analyze")
     with one_writer(folder):
         if is_mined(run):
             mined = load_mined(run, known)
             found = [questions(mined)]
             counts = f"{mined.folder.name} · {len(mined.table):,} false positives"
             drawn = sample_failures(mined, n=SAMPLES)
+            claim(folder, "analyze")
             write_report(folder, "What was mined", counts, found, drawn.rows)
             return found
         data = gather(run)
@@ -55,6 +58,7 @@ def analyze(
         if len(data.records):
             rows = sample_records(data.records, n=SAMPLES, pairs=known).rows
         counts = f"{data.name} · {len(data.kept):,} records, {len(data.dropped):,} failures dropped"
+        claim(folder, "analyze")
         write_report(folder, "What was repaired", counts, found, rows, answers)
         return [*answers.findings, *found]
 

@@ -10,7 +10,7 @@ from repair_hf.runtime.options import Bounded, UserError, opt
 
 
 @dataclass
-class SourceOptions:
+class SourceOptions(Bounded):
     """Where the pairs of a run are now. Their other options are those that the run records."""
 
     _argument_group_name = "pairs"

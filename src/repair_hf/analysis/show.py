@@ -16,6 +16,8 @@ from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.runtime.options import UserError, fill
 from repair_hf.runtime.run_folder import write_atomically
 
+OURS = b'<meta name="generator" content="repair-hf">'  # in the head of every page
+
 
 def show(
     records: str | Path, output: str | Path | None = None, *, pairs: PairsPlace = None, **options: Any
@@ -38,6 +40,7 @@ def show(
         >>> show("runs/records", "sheet.html", n=20, error_type="Count")
     """
     path, asked = sheet_path(records, output), None
+    _check_page(path)
     (wanted,) = fill([ShowOptions], options | {"output": str(path)}, "show")
     if is_mined(records):
         sample, asked = _of_mine(str(records), wanted, pairs)
@@ -51,6 +54,12 @@ def show(
 def sheet_path(records: str | Path, output: str | Path | None) -> Path:
     """Return where `show` writes: by default into the folder shown, or for the Hub into the current one."""
     return Path(records if Path(records).is_dir() else "", "sheet.html") if output is None else Path(output)
+
+
+def _check_page(path: Path) -> None:
+    """Raise an error if a page would overwrite a file of the user."""
+    if path.exists() and (path.is_dir() or OURS not in path.read_bytes()):
+        raise UserError(f"{path} is no page of `repair-hf show`, so it is not overwritten; give another --output.")
 
 
 def _of_records(place: str, options: ShowOptions, pairs: PairsPlace) -> RecordSample:

@@ -15,7 +15,7 @@ from typing import Any
 
 from repair_hf.analysis.options import SourceOptions
 from repair_hf.cli.subcommands import print_table
-from repair_hf.runtime.options import need, opt
+from repair_hf.runtime.options import Bounded, need, opt
 
 EPILOG = """examples:
   repair-hf analyze runs/failures
@@ -24,7 +24,7 @@ EPILOG = """examples:
 
 
 @dataclass
-class AnalyzeOptions:
+class AnalyzeOptions(Bounded):
     run: str = need("Folder of `repair-hf mine`, `synthesize`, `run` or `demo`, or records on the Hub.")
     output: str | None = opt(None, "Folder of the report. Default: `report` in the run's folder.", main=True)
     judgements: list[str] = opt([], "Files of judgements that pages of `repair-hf annotate` saved.")

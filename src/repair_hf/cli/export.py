@@ -33,7 +33,7 @@ def blend(options: BlendOptions) -> None:
 
 
 @dataclass
-class TripletOptions:
+class TripletOptions(Bounded):
     records: list[str] = need("Folders of `repair-hf synthesize` or Hub ids of records.")
     output: str = need("Folder to write the result to.")
     records_revision: str | None = opt(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from repair_hf.runtime.options import need, opt
+from repair_hf.runtime.options import Bounded, need, opt
 from repair_hf.runtime.redaction import printable
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ resume."""
 
 
 @dataclass
-class PushOptions:
+class PushOptions(Bounded):
     _argument_group_name = "push"
 
     folder: str = need("Folder to upload.")

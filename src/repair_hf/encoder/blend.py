@@ -14,8 +14,7 @@ from torch import Tensor
 from repair_hf.encoder.adapters import has_adapters
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.embedder import Embedder
-from repair_hf.encoder.models import NAMED, load_model
-from repair_hf.runtime.disk import naming_full_disk
+from repair_hf.encoder.models import MODEL_FILES, NAMED, load_model
 from repair_hf.runtime.files import read_json, read_yaml
 from repair_hf.runtime.items import FILE
 from repair_hf.runtime.options import UserError
@@ -133,15 +132,15 @@ def export_blend(model: str | Path, base: str | Path, weight: float, output: str
 
     def write(_: Any) -> dict[str, Any]:
         blend(encoder.model, base, weight)
-        with naming_full_disk(output, lambda: 4 * size):  # bytes
-            encoder.model.save_pretrained(output)
-            encoder.preprocessor.save_pretrained(output)
-            if folder is not None and (folder / FILE).is_file():  # what it was trained on
-                shutil.copyfile(folder / FILE, Path(output) / FILE)
+        encoder.model.save_pretrained(output)
+        encoder.preprocessor.save_pretrained(output)
+        if folder is not None and (folder / FILE).is_file():  # what it was trained on
+            shutil.copyfile(folder / FILE, Path(output) / FILE)
         kept = {name: value for name, value in numbers.items() if not name.startswith("eval_")}
         return kept | {"parameters": size}
 
-    return Stage("export blend", output, inputs=inputs, neutral=neutral, words=words).run(write)
+    more: Any = {"neutral": neutral, "words": words, "writes": (*MODEL_FILES, FILE)}
+    return Stage("export blend", output, inputs=inputs, **more).run(write)
 
 
 def training_of(model: Any) -> tuple[Path | None, dict[str, Any], dict[str, Any]]:

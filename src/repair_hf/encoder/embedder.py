@@ -164,14 +164,7 @@ class Embedder(ABC):
         if folder is None:
             return in_memory(shape, np.float32, parts())
         name = digest([self.digest, self.precision, *versions(*self.libraries), content])
-        return on_disk(
-            Path(folder) / f"{kind}-{name}.npy",
-            shape,
-            np.float32,
-            parts,
-            what=f"The vectors of {count:,} {kind}",
-            remedy="free some space, or set HF_ASSETS_CACHE to another disk",
-        )
+        return on_disk(Path(folder) / f"{kind}-{name}.npy", shape, np.float32, parts)
 
     def _embed_images(self, images: Any, share: slice, desc: str | None, ids: Sequence[str] | None) -> Parts:
         start = share.start

@@ -38,6 +38,12 @@ OTHER_FORMATS = {
     "open_clip_config.json": "an open_clip model; give its version for transformers, which has a config.json",
 }
 CONFIG = "config.json"  # what every checkpoint has, also one that serves other programs too
+# What `AutoModel` and `AutoProcessor` read. Never `training_args.bin`: it is a pickle that may hold a Hub token.
+MODEL_FILES = """
+    config.json adapter_config.json generation_config.json *.safetensors *.safetensors.index.json *processor*.json
+    tokenizer*.json vocab.json vocab.txt merges.txt special_tokens_map.json added_tokens.json *.model
+    chat_template.jinja
+""".split()
 NAMED = 3  # of several weights, in an error
 ADAPTER = "adapter_config.json"
 PROCESSOR = "processor_config.json"

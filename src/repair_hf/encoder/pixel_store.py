@@ -76,8 +76,6 @@ class PixelStore:
             (len(images), *preprocessor.image_shape),
             preprocessor.pixel_type,
             parts,
-            what=f"The pixels of {len(images):,} images",
-            remedy="set HF_ASSETS_CACHE to another folder, or turn `cache_images` off",
         )
 
     def __len__(self) -> int:

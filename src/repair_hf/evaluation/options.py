@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from repair_hf.runtime.options import EmbeddingOptions, UserError, need, opt
+from repair_hf.runtime.options import Bounded, EmbeddingOptions, UserError, need, opt
 
 DEFAULTS = {  # source without a path; None: a path is needed
     "order": None,
@@ -51,7 +51,7 @@ class EvaluateOptions(EmbeddingOptions):
 
 
 @dataclass
-class CompositionalOptions:
+class CompositionalOptions(Bounded):
     """Benchmarks in which a caption must beat others that are almost right."""
 
     _argument_group_name = "compositional"
@@ -67,6 +67,7 @@ class CompositionalOptions:
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.sources().keys() <= {"order"} and (self.compositional_images or self.compositional_subset):
             raise UserError(
                 "`compositional_images` and `compositional_subset` are for benchmarks of photographs, such as "

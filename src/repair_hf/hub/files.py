@@ -12,7 +12,7 @@ from typing import Literal
 import pyarrow.compute as pc
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.encoder.models import ADAPTER, base_of, has_file
+from repair_hf.encoder.models import ADAPTER, MODEL_FILES, base_of, has_file
 from repair_hf.hub.record_card import dataset_card
 from repair_hf.hub.rendering import STAGE_FILES, StageFolder, own_file
 from repair_hf.records.dataset import load_dropped, load_records, save_records
@@ -21,12 +21,6 @@ from repair_hf.runtime.options import UserError
 
 logger = logging.getLogger(__name__)
 
-# What `AutoModel` and `AutoProcessor` read. Never `training_args.bin`: it is a pickle that may hold a Hub token.
-MODEL_FILES = """
-    config.json adapter_config.json generation_config.json *.safetensors *.safetensors.index.json *processor*.json
-    tokenizer*.json vocab.json vocab.txt merges.txt special_tokens_map.json added_tokens.json *.model
-    chat_template.jinja
-""".split()
 WEIGHT_FILES = ("adapter_*", "model*.safetensors", "model*.safetensors.index.json", *STAGE_FILES)
 RECORD_FILES = ("records/*.parquet", "dropped/*.parquet", "samples/*.png", *STAGE_FILES)
 

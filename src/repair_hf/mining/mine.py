@@ -93,7 +93,8 @@ class Mining:
         if options.model == IN_MEMORY:  # who mined the failures
             inputs["model"] = self.encoder.origin or IN_MEMORY
         needs = ("directions", "positives_by_equal_text")
-        self.stage = Stage("mine", output, (pairs.source, options), inputs, items=pairs.items, needs=needs)
+        named: dict[str, Any] = {"items": pairs.items, "needs": needs, "writes": [FILE]}
+        self.stage = Stage("mine", output, (pairs.source, options), inputs, **named)
         self.stage.check()
 
     def run(self) -> Dataset:

@@ -25,6 +25,7 @@ from repair_hf.pairs.rows import Listing, Row
 from repair_hf.pairs.sources import read_listing
 from repair_hf.runtime.items import Items, digest_each
 from repair_hf.runtime.options import IN_MEMORY, PairsOptions, UserError, expect
+from repair_hf.runtime.stage import refuse_unfinished
 
 logger = logging.getLogger(__name__)
 
@@ -183,6 +184,8 @@ def loading_once() -> Iterator[None]:
 def _load(options: PairsOptions, data: Dataset | DatasetDict | None) -> Pairs:
     """Load the pairs of a source, or of `data`, a dataset in memory that `options.pairs` names in messages."""
     source, split, problems, expected = options.pairs, options.split, Problems(), None
+    if data is None:
+        refuse_unfinished(source)
     if options.benchmark is not None:
         name = check_name(options.benchmark, split, with_restval=options.with_restval)
         expected = BenchmarkSplit(options.benchmark, name, source)

@@ -135,7 +135,8 @@ class Products:
         }
         inputs |= local_weights(setting.editor) if makes else {}
         folder = setting.folder / maker.name
-        stage = Stage("study", folder, [setting.llm] * asks + [setting.editor] * makes, inputs)
+        options = [setting.llm] * asks + [setting.editor] * makes
+        stage = Stage("study", folder, options, inputs, writes=["samples.arrow", "dropped.arrow"])
         summary = stage.run(lambda _: self._make(maker, folder))
         samples = Dataset.from_file(str(folder / "samples.arrow"))
         return Product(samples, len(samples), summary["llm"], summary["images"])

@@ -20,6 +20,7 @@ from repair_hf.analysis.report import Finding
 from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.records.dataset import NoRecords
 from repair_hf.runtime.options import fill
+from repair_hf.runtime.stage import claim
 from repair_hf.study.cells import run_cell
 from repair_hf.study.estimate import describe_time
 from repair_hf.study.options import SIZES, StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
@@ -60,6 +61,7 @@ def study(
     """Run what is missing, unless the options want tables alone; write the tables, and return them."""
     output, left_out = Path(options.output), dict[str, str]()
     if options.table:
+        claim(output, "study")
         rows = load_rows(options.table)
         is_toy = {row.cell.data for row in rows} <= SIZES.keys()
     else:

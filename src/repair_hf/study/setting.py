@@ -20,7 +20,7 @@ from repair_hf.records.dataset import load_records
 from repair_hf.runtime.files import read_json
 from repair_hf.runtime.options import PairsOptions, UserError, did_you_mean, fields_of
 from repair_hf.runtime.run_folder import write_json
-from repair_hf.runtime.stage import Stage, differences
+from repair_hf.runtime.stage import Stage, claim, differences
 from repair_hf.study.losses import NEEDS
 from repair_hf.study.making import Maker
 from repair_hf.study.methods import DEFAULT, METHODS, OPTIONS, PAPER, REPAIR, Records
@@ -148,11 +148,11 @@ class Setting:
         Raises:
             UserError: If the folder holds rows of other options, other data or other code.
         """
+        claim(self.output, "study")
         inputs = {"pairs_fingerprint": self.pairs.fingerprint, "model_digest": self.base.digest, "code": code_digest()}
         now = Stage("study", None, (self.options, self.pairs_options, self.llm, self.editor), inputs).deciding
         path = self.output / "study.json"
         if not path.is_file():
-            self.output.mkdir(parents=True, exist_ok=True)
             return write_json(path, now)
         if changes := differences(read_json(path, needs=None), now):
             raise UserError(

@@ -34,7 +34,6 @@ from repair_hf.records.cards import write_card
 from repair_hf.records.columns import KINDS, Kind
 from repair_hf.records.near_misses import FEATURES
 from repair_hf.records.triplets import write_rows
-from repair_hf.runtime.disk import naming_full_disk
 from repair_hf.runtime.options import UserError, expect, fill
 from repair_hf.runtime.processes import refuse_several
 from repair_hf.runtime.progress import Progress
@@ -62,7 +61,6 @@ from repair_hf.synthesis.workers import work_through
 DROPPED = pa.schema([(name, pa.string()) for name in ("image_id", "caption", "changed", "kind", "reason", "detail")])
 NEEDS = ("items", "kept", "kinds", "dropped", "open", "paid", "seconds")  # keys of a summary
 SAMPLE = 24  # items of an estimate
-SPACE = 4 * 2**20  # bytes that a run needs at least
 
 
 def contrast_set(
@@ -128,7 +126,8 @@ class ContrastSet:
         }
         inputs |= local_weights(editor) if self.has_editor else {}
         decides = (pairs.source, llm, editor, options)
-        self.stage = Stage("contrast", output, decides, inputs, items=pairs.items, needs=NEEDS)
+        writes = ("README.md", "data/*.parquet", "dropped.parquet")
+        self.stage = Stage("contrast", output, decides, inputs, items=pairs.items, needs=NEEDS, writes=writes)
         self.stage.check()
         if (held := self.stage.summary) is not None and held["items"] > len(self.items):
             raise UserError(
@@ -167,7 +166,7 @@ class ContrastSet:
         def make(folder: Path | None) -> dict[str, Any]:
             nonlocal stop
             assert folder is not None, "the set is written"
-            with naming_full_disk(folder, lambda: SPACE), open_ledger(self.llm, folder) as ledger:
+            with open_ledger(self.llm, folder) as ledger:
                 summary, stop = self._make(folder, ledger)
                 return summary
 
@@ -204,6 +203,7 @@ class ContrastSet:
         if self.has_editor:
             editor, how = open_editor(self.editor, self.llm), self.editor.editor_format
             images = Candidates(editor, self.sources, ledger, count=1, seed=self.options.seed, save_as=how)
+        self.stage.begin()
         try:
             run_to_end(self._work(self._maker(chat, images)))
         except (RunStopped, KeyboardInterrupt) as error:

@@ -20,13 +20,12 @@ from repair_hf.mining.failures import load_failures, miner_of
 from repair_hf.mining.filtering import FilterOptions, filter_failures
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.records.dataset import load_records, save_records, summarize
-from repair_hf.runtime.disk import naming_full_disk
 from repair_hf.runtime.items import check_items
 from repair_hf.runtime.options import IN_MEMORY, UserError, expect, fields_of, fill
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
-from repair_hf.synthesis.candidates import FOLDER, link_candidates
+from repair_hf.synthesis.candidates import link_candidates
 from repair_hf.synthesis.models import (
     check_editor,
     check_llm,
@@ -44,7 +43,6 @@ from repair_hf.synthesis.record_builder import RecordBuilder
 from repair_hf.synthesis.rounds import earlier_rounds, leave_out, names_in
 from repair_hf.synthesis.sources import SourceImages
 
-SPACE = 4 * 2**20  # bytes that a run needs at least: some thousand answers
 NEEDS = ("directions", "open", "llm", "attempts", "images", "paid", "seconds")  # keys of a summary
 
 
@@ -147,6 +145,7 @@ class Synthesis:
         # `model` by its digest; which failures, by those that the folder holds
         neutral = ("failures", "model", *fields_of(FilterOptions))
         named: dict[str, Any] = {"items": pairs.items, "needs": NEEDS, "otherwise": _reuse(output)}
+        named["writes"] = ("README.md", "*.arrow", "records/*.parquet", "dropped/*.parquet")
         self.stage = Stage("synthesize", output, decides, inputs, neutral=neutral, **named)
         self.stage.check()
         self._has_more = self._compare(builder)
@@ -206,10 +205,7 @@ class Synthesis:
 
         def repair(_: Any) -> dict[str, Any]:
             nonlocal stop
-            with (
-                naming_full_disk(place, lambda: _space_needed(place, self.options.candidates)),
-                open_ledger(self.llm, place) as ledger,
-            ):
+            with open_ledger(self.llm, place) as ledger:
                 found, stop = _repair(place, self, ledger)
                 return found
 
@@ -245,6 +241,7 @@ def _repair(folder: Path, work: Synthesis, ledger: Ledger) -> tuple[dict[str, An
     everyone.gather(None)  # what is taken over is there
     chat, images = open_chat(work.llm, ledger), open_editor(work.editor, work.llm)
     how = work.options.as_keywords() | {"save_as": work.editor.editor_format, "round": work.round}
+    work.stage.begin()
     synthesizer = Synthesizer(work.pairs, work.encoder, chat, images, **how)
     records, dropped, count_open, stop = synthesizer.repair(work.failures, folder)
     if not everyone.is_main:
@@ -264,9 +261,3 @@ def _repair(folder: Path, work: Synthesis, ledger: Ledger) -> tuple[dict[str, An
         "seconds": time.perf_counter() - start,
     }
     return summary, stop
-
-
-def _space_needed(folder: Path, candidates: int) -> int:
-    """Return the bytes that a run needs at least to go on: its answers, and the edited images in the records."""
-    made = sum(path.stat().st_size for path in (folder / FOLDER).rglob("*.*"))
-    return SPACE + made // candidates

@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel, TrainerCallback
+from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState  # seen with transformers 5.23
 
-from repair_hf.encoder.adapters import has_adapters
 from repair_hf.runtime.files import read_json
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.stage import differences
-from repair_hf.training.config import RepairConfig
 
 logger = logging.getLogger(__name__)
 
@@ -72,14 +70,6 @@ def find_checkpoint(wanted: str | None, output: str, options: Mapping[str, Any],
             "anew, or set `resume_from_checkpoint` to this one to resume from it anyway."
         )
     return newest
-
-
-def space_needed(model: PreTrainedModel, config: RepairConfig) -> int:
-    """Return the bytes of the trained model and, if there are checkpoints, of two: weights and two moments."""
-    sizes = [(weight.numel() * weight.element_size(), weight.requires_grad) for weight in model.parameters()]
-    trained = sum(size for size, is_trained in sizes if is_trained)
-    saved = trained if has_adapters(model) else sum(size for size, _ in sizes)
-    return saved if config.save_strategy == "no" else saved + 2 * (saved + 2 * trained)
 
 
 def _steps(checkpoint: Path) -> str:

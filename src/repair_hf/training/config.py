@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -39,12 +38,10 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
     """
 
     def __post_init__(self) -> None:
-        self.given = hide_keys(changed(self))  # as they were given: the command that makes a folder
         Bounded.__post_init__(self)
+        self.given = hide_keys(changed(self))  # as they were given: the command that makes a folder
         self.fill = self.fill or ("paper" if self.paper else "edits")
         self.loss = self.loss or ("grid" if self.paper else "batch")
-        if self.disable_tqdm is None:
-            self.disable_tqdm = not sys.stderr.isatty()
         # transformers takes bf16 for that of a GPU unless the CPU is named
         self.use_cpu |= is_launched_on_cpu() or (bool(self.bf16) and not torch.accelerator.is_available())
         if self.dataloader_num_workers is None:  # the batches are the same with any number

@@ -163,7 +163,7 @@ class LoopCallback(TrainerCallback):
         # a checkpoint is saved after a log, see `on_step_end`
         self.before = max((line.get("seconds", 0.0) for line in state.log_history), default=0.0)
         self.began = time.perf_counter()
-        how = {"unit": " steps", "initial": state.global_step, "disable": args.disable_tqdm or None}
+        how = {"unit": " steps", "initial": state.global_step, "disable": args.disable_tqdm}
         self.bar = Progress(total=state.max_steps, desc="Training", **how)
 
     def on_epoch_begin(self, args, state, control, **kwargs):

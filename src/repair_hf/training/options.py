@@ -19,7 +19,7 @@ Metric = Literal["t2i_MRR", "i2t_MRR", "t2i_R@1", "i2t_R@1", "t2i_R@5", "i2t_R@5
 
 def fixed(default: Any = None) -> Any:
     """Keep an argument of transformers at its default: another value would have no effect here, or a wrong one."""
-    return field(default=default, init=False, metadata={"help": Declaration.of("", True, False, {})})
+    return field(default=default, init=False, metadata={"help": Declaration("", neutral=True)})
 
 
 @dataclass
@@ -111,9 +111,7 @@ class Hyperparameters(Bounded):
     )
     output_dir: str | None = opt(None, "Folder of the trained model.", neutral=True)
     run_name: str | None = opt(None, "Name of the run in trackers. Default: chosen by the tracker.", neutral=True)
-    disable_tqdm: bool | None = opt(
-        None, "Print a line a minute in place of a progress bar. Default: outside a terminal.", neutral=True
-    )
+    disable_tqdm: bool | None = opt(None, "Show no progress of the training.", neutral=True)
     save_total_limit: int | None = opt(None, "Most checkpoints to keep. Default: all.", neutral=True)
     ddp_find_unused_parameters: bool | None = opt(
         False, "Argument of DDP; every trained parameter gets a gradient.", neutral=True

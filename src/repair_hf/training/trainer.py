@@ -19,17 +19,16 @@ from transformers.trainer_utils import TrainOutput  # seen with transformers 5.2
 
 from repair_hf.encoder.adapters import as_json, check_model, limit_training
 from repair_hf.encoder.blend import blend, untrained
-from repair_hf.encoder.models import weights_dtype
+from repair_hf.encoder.models import MODEL_FILES, weights_dtype
 from repair_hf.encoder.opening import Retriever, open_encoder
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.pairs.truth import Truth
-from repair_hf.runtime.disk import check_room, naming_full_disk
 from repair_hf.runtime.options import IN_MEMORY, UserError, expect, flags, neutral_names
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
 from repair_hf.training.batches import OneCaptionPerImage, collator_of
-from repair_hf.training.checkpoints import RunOptions, find_checkpoint, space_needed
+from repair_hf.training.checkpoints import STATE, RunOptions, find_checkpoint
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, fill_of, open_records
 from repair_hf.training.loop import DualEncoderTrainer, LoopCallback, NormKeepingClip, encode
@@ -154,23 +153,22 @@ class RepairTrainer(DualEncoderTrainer):
         if is_main:
             warn_of_plan(self.plan)
         outputs: list[TrainOutput] = []
+        stage = self.stage
 
         def work(_: Any) -> dict[str, Any]:
-            size = space_needed(self.model, self.args)
-            check_room(folder, size)
-            with naming_full_disk(folder, lambda: size):
-                start = str(checkpoint) if checkpoint else None
-                outputs.append(super(RepairTrainer, self).train(start, trial, ignore_keys_for_eval))
-                if self._untrained is not None:
-                    blend(self.model, self._untrained, self.args.blend)
-                    if self.eval_dataset is not None:
-                        self.evaluate()  # what is saved, not what was trained
-                self.save_model()
-                self.save_state()
+            stage.begin()
+            start = str(checkpoint) if checkpoint else None
+            outputs.append(super(RepairTrainer, self).train(start, trial, ignore_keys_for_eval))
+            if self._untrained is not None:
+                blend(self.model, self._untrained, self.args.blend)
+                if self.eval_dataset is not None:
+                    self.evaluate()  # what is saved, not what was trained
+            self.save_model()
+            self.save_state()
             self.model.eval()
             return summarize(self, outputs[0].global_step)
 
-        self.summary = self.stage.run(work, again=True)
+        self.summary = stage.run(work, again=True)
         return outputs[0]
 
     @cached_property
@@ -190,6 +188,7 @@ class RepairTrainer(DualEncoderTrainer):
             needs=NEEDS,
             neutral=neutral_names(RepairConfig),
             words=flags(self.args.given | {"output_dir": None}),
+            writes=(*MODEL_FILES, STATE, "training_args.bin"),
         )
 
     def compute_loss(
