@@ -75,12 +75,16 @@ def test_no_command_overwrites_a_file_that_it_did_not_make(name, made, tmp_path,
     assert content(tmp_path) == before
 
 
-def test_a_page_is_overwritten_and_another_file_is_not(made, tmp_path, capsys):
+PAGES = ("show {made}/records", "annotate qc {made}/records", "annotate edits {made}/records")
+
+
+@pytest.mark.parametrize("words", PAGES)
+def test_a_page_is_overwritten_and_another_file_is_not(words, made, tmp_path, capsys):
     page = tmp_path / "sheet.html"
     for _ in range(2):
-        assert run(f"show {{made}}/records --output {page}", made) == 0
+        assert run(f"{words} --output {page}", made) == 0
     page.write_text("<html>mine</html>")
-    assert "is not overwritten" in refused(f"show {{made}}/records --output {page}", made, capsys)
+    assert "is not overwritten" in refused(f"{words} --output {page}", made, capsys)
     assert page.read_text() == "<html>mine</html>"
 
 
@@ -95,7 +99,7 @@ def commands() -> Iterator[tuple[str, tuple[type, ...]]]:
 
 def test_these_are_all_commands_that_write_to_an_output():
     writers = {words for words, options in commands() if "output" in sum(map(fields_of, options), [])}
-    tested = [*STAGES.values(), *SLOW, "show"]
+    tested = [*STAGES.values(), *SLOW, *PAGES]
     assert writers == {word for word in writers if any(words.startswith(word) for words in tested)}
 
 

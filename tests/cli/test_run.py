@@ -89,7 +89,11 @@ def first_round(out: Path) -> dict[Path, int]:
 
 def stamps(folder: Path) -> dict[Path, int]:
     """The times of the files below a folder, without the comparison of several models, which is made at each run."""
-    paths = [path for path in folder.rglob("*") if path.is_file() and path.parent.name != "evaluate"]
+    paths = [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock" and path.parent.name != "evaluate"
+    ]
     return {path: path.stat().st_mtime_ns for path in paths}
 
 

@@ -147,7 +147,7 @@ def test_the_command_measures_blends_and_export_writes_one(world, web, base, tmp
     ("wrong", "message"),
     [
         ({"blends": [0.5]}, "for two models"),
-        ({"blends": [1.5], "model": 2}, "between 0 and 1"),
+        ({"blends": [1.5], "model": 2}, "less than or equal to 1"),
         ({"contrast": "web"}, "lacks"),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -85,21 +84,14 @@ def test_two_steps_are_measured_and_leave_nothing(repaired, make_trainer, pairs,
     assert trainer.plan == planned and not list((tmp_path / "out").rglob("*"))
 
 
-def lines_of(capsys) -> list[str]:
-    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("Training: ")]
-
-
-def test_a_file_gets_a_line_a_minute_with_the_loss_and_the_time_left(repaired, fit, pairs, capsys, monkeypatch):
+def test_a_file_gets_the_loss_and_the_time_left_once_a_minute(repaired, fit, pairs, capsys, monkeypatch):
     how = dict(loss="both", max_steps=4, logging_steps=2, validation=pairs, eval_strategy="steps", eval_steps=3)
     fit(repaired, "short", **how)
-    assert lines_of(capsys) == []
+    assert "Training" not in capsys.readouterr().err
     monkeypatch.setattr(progress, "EVERY", 0.0)  # then each step is a minute
     fit(repaired, "long", **how)
-    lines = lines_of(capsys)
-    assert [line.split(",")[0] for line in lines] == [f"Training: {step} of 4 steps" for step in (1, 2, 3, 4)]
-    assert all(" left" in line and len(line) < 100 for line in lines)
-    assert "loss" not in lines[0] and re.search(r"left, loss \d\S*$", lines[2])
-    assert re.search(r"left, loss \S+, I2T R@1 [\d.]+, T2I R@1 [\d.]+$", lines[3])
+    states = [state for state in capsys.readouterr().err.split("\r") if state.startswith("Training")]
+    assert re.search(r" 4/4 \[.*, loss \S+, I2T R@1 [\d.]+, T2I R@1 [\d.]+\]", states[-1])
 
 
 def test_a_terminal_gets_one_bar_and_nothing_else(make_trainer, monkeypatch, capsys):
@@ -113,10 +105,3 @@ def test_a_terminal_gets_one_bar_and_nothing_else(make_trainer, monkeypatch, cap
     *others, shown = [line.split("\r")[-1] for line in screen.getvalue().rstrip("\n").split("\n")]
     assert re.search(r"Training: 100%.* 3/3 \[.* steps.*, loss \d", shown)
     assert all(line.startswith("Decoding images: ") for line in others) and capsys.readouterr().out == ""
-
-
-def test_on_a_terminal_disable_tqdm_gives_lines(make_trainer, monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(progress, "EVERY", 0.0)
-    make_trainer(max_steps=2, disable_tqdm=True).train()
-    assert len(lines_of(capsys)) == 2

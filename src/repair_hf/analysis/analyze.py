@@ -41,26 +41,23 @@ def analyze(
         >>> findings = analyze("runs/demo")
     """
     folder = report_folder(run, output)
-    known = moved_pairs(run, pairs)
     check_folder(folder, "analyze")
-    with one_writer(folder):
-        if is_mined(run):
-            mined = load_mined(run, known)
-            found = [questions(mined)]
-            counts = f"{mined.folder.name} · {len(mined.table):,} false positives"
-            drawn = sample_failures(mined, n=SAMPLES)
-            claim(folder, "analyze")
-            write_report(folder, "What was mined", counts, found, drawn.rows)
-            return found
+    known = moved_pairs(run, pairs)
+    if is_mined(run):
+        mined = load_mined(run, known)
+        findings, answers, title = [questions(mined)], None, "What was mined"
+        counts = f"{mined.folder.name} · {len(mined.table):,} false positives"
+        rows = sample_failures(mined, n=SAMPLES).rows
+    else:
         data = gather(run)
-        answers, found = run_findings(data, judgements)
-        rows = []
-        if len(data.records):
-            rows = sample_records(data.records, n=SAMPLES, pairs=known).rows
+        answers, findings = run_findings(data, judgements)
+        title = "What was repaired"
         counts = f"{data.name} · {len(data.kept):,} records, {len(data.dropped):,} failures dropped"
+        rows = sample_records(data.records, n=SAMPLES, pairs=known).rows if len(data.records) else []
+    with one_writer(folder):
         claim(folder, "analyze")
-        write_report(folder, "What was repaired", counts, found, rows, answers)
-        return [*answers.findings, *found]
+        write_report(folder, title, counts, findings, rows, answers)
+    return findings if answers is None else [*answers.findings, *findings]
 
 
 def report_folder(run: str | Path, output: str | Path | None) -> Path:

@@ -8,15 +8,13 @@ from typing import Any
 
 from repair_hf.analysis.mined import is_mined, load_mined, questions, sample_failures
 from repair_hf.analysis.options import ShowOptions
-from repair_hf.analysis.pages import gallery
+from repair_hf.analysis.pages import check_page, gallery
 from repair_hf.analysis.record_sample import RecordSample, sample_records
 from repair_hf.analysis.run_data import PairsPlace, moved_pairs, recorded_pairs
 from repair_hf.analysis.tables import Rows
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.runtime.options import UserError, fill
 from repair_hf.runtime.run_folder import write_atomically
-
-OURS = b'<meta name="generator" content="repair-hf">'  # in the head of every page
 
 
 def show(
@@ -40,7 +38,7 @@ def show(
         >>> show("runs/records", "sheet.html", n=20, error_type="Count")
     """
     path, asked = sheet_path(records, output), None
-    _check_page(path)
+    check_page(path)
     (wanted,) = fill([ShowOptions], options | {"output": str(path)}, "show")
     if is_mined(records):
         sample, asked = _of_mine(str(records), wanted, pairs)
@@ -54,12 +52,6 @@ def show(
 def sheet_path(records: str | Path, output: str | Path | None) -> Path:
     """Return where `show` writes: by default into the folder shown, or for the Hub into the current one."""
     return Path(records if Path(records).is_dir() else "", "sheet.html") if output is None else Path(output)
-
-
-def _check_page(path: Path) -> None:
-    """Raise an error if a page would overwrite a file of the user."""
-    if path.exists() and (path.is_dir() or OURS not in path.read_bytes()):
-        raise UserError(f"{path} is no page of `repair-hf show`, so it is not overwritten; give another --output.")
 
 
 def _of_records(place: str, options: ShowOptions, pairs: PairsPlace) -> RecordSample:

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from repair_hf.analysis.pages import data_uri, render
+from repair_hf.analysis.pages import check_page, data_uri, render
 from repair_hf.analysis.people.judgements import CRITERIA, MODES, VERDICTS, Task
 from repair_hf.analysis.people.sampling import draw, with_images
 from repair_hf.analysis.run_data import PairsPlace, gather
@@ -56,6 +56,7 @@ def annotate(
     pictures: dict[str, str] = {}
     items = [_item(row, ROLES[task], pictures) for row in with_images(data, drawn, pairs)]
     path = Path(output or (data.root or Path()) / name)
+    check_page(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, judging_page(task, items, pictures))
     return Sheet(path, len(items))
