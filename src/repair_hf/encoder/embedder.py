@@ -236,7 +236,7 @@ def model_digest(settings: Any, configs: Iterable[dict[str, Any]], weights: Mapp
     content = hashlib.sha256(digest([settings, *map(_without_names, configs)]).encode())
     for name, tensor in weights.items():
         content.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)};".encode())
-        content.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        content.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return content.hexdigest()[:16]
 
 

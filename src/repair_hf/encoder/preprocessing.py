@@ -55,6 +55,9 @@ class Preprocessor:
         UserError: If the image processor does not resize all images to one size, or the tokenizer is not the model's.
     """
 
+    pixel_type: np.dtype[Any]
+    _values: Tensor | None  # (3, 256), the value of each byte; None where there is no such
+
     def __init__(self, processor: ProcessorMixin, config: PreTrainedConfig) -> None:
         self.processor = processor
         self.pads_fully = config.model_type in PADDED_TO_FULL_LENGTH
@@ -169,12 +172,14 @@ class Preprocessor:
                 "Give a model of fixed resolution: for SigLIP 2 NaFlex, such as google/siglip2-base-patch16-224."
             )
         (self.image_shape,) = shapes
-        self._values, self.pixel_type = self._value_of_each_byte(), np.dtype(np.uint8)
+        self._values = self._value_of_each_byte()
+        self.pixel_type = np.dtype(np.uint8)
         for self._resizes_ahead in (True, False):
             pixels = self.images(probes)
             if pixels.dtype == torch.uint8 and np.array_equal(self.normalize(pixels).numpy(), np.concatenate(own)):
                 return
-        self._values, self.pixel_type = None, np.dtype(np.float32)
+        self._values = None
+        self.pixel_type = np.dtype(np.float32)
 
     def _value_of_each_byte(self) -> Tensor:
         """Return the processor's value for each of the 256 values in each channel, (3, 256)."""
