@@ -123,7 +123,7 @@ def test_tables_need_the_rows_alone(tiny, tmp_path):
     assert not list(tmp_path.glob("*/"))
 
 
-@pytest.mark.parametrize("words", [["--batch-size", "8"], ["--model", "world/narrow"], ["--max-queries", "5"]])
+@pytest.mark.parametrize("words", [["--batch-size", "8"], ["--max-queries", "5"]])
 def test_rows_of_other_options_or_code_are_an_error(words, tiny, capsys, monkeypatch):
     assert main(["study", *TINY, "--output", str(tiny[0]), *words]) == 2
     assert "has rows of other options, data or code" in capsys.readouterr().err
