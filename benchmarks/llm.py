@@ -1,4 +1,4 @@
-"""Time the LLM client beside a bare loop of LiteLLM calls: what do the ledger, the limits and the validation cost?
+"""Time asking an LLM beside a bare loop of LiteLLM calls: what do the ledger, the limits and the validation cost?
 
     python benchmarks/llm.py
     python benchmarks/llm.py --requests 1000 --image-bytes 200000
@@ -12,35 +12,48 @@ import asyncio
 import base64
 import gc
 import itertools
+import json
 import os
 import random
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from argparse import SUPPRESS
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import median
 
 from common import parser, print_table
 
-from repair_hf.llm.client import ChatModel
+from repair_hf.llm.asker import Asker
 from repair_hf.llm.ledger import Ledger
-from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.options import RequestOptions
 from repair_hf.llm.prompts import SHIPPED
-from repair_hf.synthesis.steps import Verdict
-from repair_hf.toyworld.server import ChatServer
+from repair_hf.llm.provider import load_litellm
+from repair_hf.synthesis.schemas import Verdict
 
 MODEL = "openai/bench"
 TIMEOUT = 120.0  # seconds
-SAID = (
+ANSWER = (
     '{"gt_reason": "Everything that the caption states can be seen.", "gt_valid": true, '
     '"fp_reason": "The caption says two dogs, the image shows one.", "fp_too_similar": false}'
 )
+
+BODY = json.dumps(
+    {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "bench",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": ANSWER}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1000, "completion_tokens": 60, "total_tokens": 1060},
+    }
+).encode()
 
 Ask = Callable[[list[dict]], Awaitable[object]]
 
@@ -58,7 +71,7 @@ class Rate:
 
 def main() -> None:
     """Print the rates of each round, and the median of their ratios."""
-    options = parser("Time the LLM client.")
+    options = parser("Time asking an LLM.")
     options.add_argument("--requests", type=int, default=500, help="requests of each way in each round")
     options.add_argument("--concurrency", type=int, default=64, help="requests at once")
     options.add_argument("--latency", type=float, default=0.02, help="seconds that the server takes for a request")
@@ -68,13 +81,14 @@ def main() -> None:
     if args.serve is not None:
         return serve(args.serve)
     found = asyncio.run(_rounds(args))
-    ratios = [one["client"].per_second / one["bare"].per_second for one in found]
+    ratios = [one["asker"].per_second / one["bare"].per_second for one in found]
     rows = [
-        (n, one["bare"], one["client"], f"{ratio:.2f}")
+        (n, one["bare"], one["asker"], f"{ratio:.2f}")
         for n, (one, ratio) in enumerate(zip(found, ratios, strict=True), 1)
     ]
-    print_table(("round", "bare loop", "client", "ratio"), rows)
+    print_table(("round", "bare loop", "asker", "ratio"), rows)
     print(f"median ratio of requests/s: {median(ratios):.2f}")
+    print(f"median ratio of processor time: {median(one['asker'].busy_ms / one['bare'].busy_ms for one in found):.2f}")
     print(f"{args.requests:,} requests a round, {args.concurrency} at once, {args.image_bytes:,} bytes an image,")
     print(f"{args.latency * 1000:g} ms of the server; ms: processor time of this process for a request")
 
@@ -89,8 +103,8 @@ async def _rounds(args) -> list[dict[str, Rate]]:
         for number in range(args.repeat + 1):
             with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "ledger.sqlite") as ledger:
                 options = RequestOptions(timeout=TIMEOUT, concurrency=args.concurrency)
-                chat = ChatModel(MODEL, ledger=ledger, base_url=base_url, options=options)
-                ways, rates = {"bare": _bare(base_url), "client": _client(chat)}, {}
+                asker = Asker(MODEL, ledger, base_url=base_url, options=options)
+                ways, rates = {"bare": _bare(base_url), "asker": _asker(asker)}, {}
                 for way in reversed(ways) if number % 2 else ways:
                     questions = [_question(next(numbers), image) for _ in range(args.requests)]
                     gc.collect()
@@ -129,9 +143,9 @@ def _bare(base_url: str) -> Ask:
     return ask
 
 
-def _client(chat: ChatModel) -> Ask:
+def _asker(asker: Asker) -> Ask:
     async def ask(messages: list[dict]) -> Verdict:
-        return await chat.ask(messages, stage="audit", direction="i2t", schema=Verdict)
+        return await asker.ask(messages, stage="audit", direction="i2t", schema=Verdict)
 
     return ask
 
@@ -164,10 +178,29 @@ def _server(latency: float) -> Iterator[str]:
 
 def serve(latency: float) -> None:
     """Answer every request with the same verdict until standard input ends; print the base URL first."""
-    with ChatServer(lambda body: SAID, latency=latency) as server:
-        sys.stdout.write(f"{server.base_url}\n")
-        sys.stdout.flush()
-        sys.stdin.read()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # keeps connections open
+        disable_nagle_algorithm = True
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            time.sleep(latency)
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(BODY)))
+            self.end_headers()
+            self.wfile.write(BODY)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    sys.stdout.write(f"http://127.0.0.1:{server.server_port}/v1\n")
+    sys.stdout.flush()
+    sys.stdin.read()
 
 
 if __name__ == "__main__":

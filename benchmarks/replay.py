@@ -17,16 +17,16 @@ from statistics import median
 import numpy as np
 from common import parser
 from PIL import Image
-from tqdm.auto import tqdm
 
-from repair_hf.llm.client import ChatModel
+from repair_hf.llm.asker import Asker
 from repair_hf.llm.ledger import Ledger
 from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.synthesis.estimate import NoImages, counting
+from repair_hf.synthesis.loop import work_through
 from repair_hf.synthesis.options import RepairOptions
-from repair_hf.synthesis.record_builder import RecordBuilder
+from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.sources import SourceImages
-from repair_hf.synthesis.workers import RepairWorkers
+from repair_hf.synthesis.steps import repair
 
 MODEL = "openai/bench"
 
@@ -64,15 +64,20 @@ def photographs(folder: Path, count: int, size: tuple[int, int]) -> Pairs:
 
 def rerun(pairs: Pairs, path: Path) -> tuple[int, float]:
     """Ask about a caption and an image of each image; return the number of answers, and seconds of processor time."""
-    builder = RecordBuilder(pairs, SourceImages(pairs.images))
-    n = len(pairs.images)
-    tasks = [builder.task({"direction": way, "q": q, "fp": (q + 1) % n}) for way in ("i2t", "t2i") for q in range(n)]
+    builder, count = RecordBuilder(pairs, SourceImages(pairs.images)), len(pairs.images)
+    queues = [
+        [builder.task(q, {"direction": direction, "q": q, "fp": (q + 1) % count}) for q in range(count)]
+        for direction in ("i2t", "t2i")
+    ]
     with Ledger(path) as ledger:
-        chat = ChatModel(MODEL, ledger=ledger, provider=counting(MODEL))
-        workers = RepairWorkers(chat, NoImages(), builder, RepairOptions(), bar=tqdm(disable=True))
+        asker = Asker(MODEL, ledger, provider=counting(MODEL))
+
+        async def work(task: RepairTask) -> None:
+            await repair(task, asker, NoImages(), builder, RepairOptions())
+
         start = time.process_time()
-        asyncio.run(workers.run(tasks))
-        return sum(use.calls + use.replayed for use in chat.usage.values()), time.process_time() - start
+        asyncio.run(work_through(asker, queues, work))
+        return sum(use.calls + use.replayed for use in asker.usage.values()), time.process_time() - start
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from chat_server import ChatServer
 from provider_server import KEY
 from study_runs import stamps, study
 
@@ -13,7 +14,6 @@ from repair_hf.study.methods import METHODS
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.parsing import build_parser
-from repair_hf.toyworld.server import ChatServer
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "trial" / "study.yaml"
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import matplotlib
 import pytest
+from chat_server import ChatServer
 from PIL import Image
 
 from repair_hf.cli.main import main
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import load_records
-from repair_hf.toyworld.server import ChatServer
 
 SMALL = "--max-steps 3 --per-device-train-batch-size 8 --learning-rate 1e-3 --use-cpu".split()
 

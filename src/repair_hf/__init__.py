@@ -26,7 +26,6 @@ if TYPE_CHECKING:  # what editors and type checkers see, which do not run `__get
     from repair_hf.records.triplets import export_triplets as export_triplets
     from repair_hf.study.run import run_study as run_study
     from repair_hf.synthesis.contrast import contrast_set as contrast_set
-    from repair_hf.synthesis.pipeline import Synthesizer as Synthesizer
     from repair_hf.synthesis.synthesize import synthesize as synthesize
     from repair_hf.training.batches import PairCollator as PairCollator
     from repair_hf.training.config import RepairConfig as RepairConfig
@@ -46,7 +45,6 @@ _HOMES = {
     "mine_false_positives": "repair_hf.mining.false_positives",
     "synthesize": "repair_hf.synthesis.synthesize",
     "contrast_set": "repair_hf.synthesis.contrast",
-    "Synthesizer": "repair_hf.synthesis.pipeline",
     "load_records": "repair_hf.records.dataset",
     "PairCollator": "repair_hf.training.batches",
     "Objective": "repair_hf.training.step",

@@ -4,13 +4,13 @@ import os
 import sys
 
 import pytest
+from chat_server import ChatServer
 from recipe_data import SIZES, make_data
 
 from benchmarks import real
 from repair_hf.pairs import benchmarks
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world
-from repair_hf.toyworld.server import ChatServer
 from tests.benchmarks.scripts import run
 
 

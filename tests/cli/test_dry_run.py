@@ -37,12 +37,17 @@ def test_a_dry_run_prints_the_price_and_touches_nothing(inputs, tmp_path, capsys
         ("world/oracle", "gemini/gemini-2.5-flash-image", r"\$0.47: 88 answers by world/oracle \$0.00 and the time "
          r"of your machine, 12 images by gemini/gemini-2.5-flash-image \$0.47"),
         ("openai/mine", "world", r"unknown: 88 answers by openai/mine unknown, 12 images by world \$0.00 and .*"),
+        ("openai/mine --llm-base-url http://127.0.0.1:1", "openai/mine --editor-base-url http://127.0.0.1:1",
+         r"\$0.00: 88 answers by openai/mine \$0.00 and the time of your machine, 12 images by openai/mine \$0.00 and .*"),
+        ("openai/mine --price 1 2", "openai/mine --editor-price 1 2", r"\$(0\.\d\d): 88 answers by openai/mine .*, "
+         r"12 images by openai/mine \$0.03"),
     ],
 )  # fmt: skip
 def test_a_dry_run_ends_with_the_price_of_llm_and_images(llm, editor, price, inputs, tmp_path, capsys, monkeypatch):
     for name in ("GEMINI_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.setenv(name, "none")
-    assert synthesize(*inputs, "--llm", llm, "--editor", editor, "--output", str(tmp_path / "new"), "--dry-run") == 0
+    words = f"--llm {llm} --editor {editor} --output {tmp_path / 'new'} --dry-run".split()
+    assert synthesize(*inputs, *words) == 0
     assert re.fullmatch(rf"Whole price: {price}\.", capsys.readouterr().out.splitlines()[-1])
 
 

@@ -17,6 +17,7 @@ from ledgers import answers, rows
 from repair_hf.cli.main import main
 from repair_hf.records.dataset import load_dropped, load_kept, load_records
 from repair_hf.runtime.options import UserError
+from tests.synthesis.killing import answered
 
 WORLD = ["--llm", "world/oracle", "--editor", "world"]
 
@@ -83,7 +84,7 @@ def test_ctrl_c_leaves_records_too(inputs, tmp_path, request, capsys):
     out = tmp_path / "r"
 
     def interrupt() -> None:
-        while answers(out) < 10:
+        while answered(out) < 10:
             time.sleep(0.002)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -126,10 +127,10 @@ def test_a_trial_grows_in_its_folder_and_pays_nothing_twice(whole, inputs, tmp_p
     capsys.readouterr()
     assert synthesize(inputs, folder, "--limit", "4") == 2  # would take records away
     said = capsys.readouterr().err.splitlines()[-1]
-    assert "`limit`" not in said and f"--answers-from {folder}" in said and ids(folder) == found[2]
+    assert "`limit`" not in said and f"--ledger {folder / 'ledger.sqlite'}" in said and ids(folder) == found[2]
     assert synthesize(inputs, folder, "--seed", "1") == 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert "seed (0 -> 1)" in said and "delete" not in said and "--answers-from" in said
+    assert "seed (0 -> 1)" in said and "delete" not in said and "--ledger" in said
 
 
 def test_more_failures_of_a_larger_mining_go_on_in_the_same_folder(inputs, tmp_path):

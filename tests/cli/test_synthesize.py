@@ -1,5 +1,6 @@
 """`repair-hf synthesize` from the command line: records, cost, resuming, other models, errors."""
 
+import asyncio
 import json
 import shutil
 from collections import Counter
@@ -7,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from chat_server import ChatServer, Response
 from datasets import Dataset
 from ledgers import answers, ledger_in, pay, rows
 from provider_server import ImageServer, png
@@ -20,7 +22,6 @@ from repair_hf.runtime.options import PairsOptions
 from repair_hf.runtime.stage import claim
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.errors import LLMS, errors_of
-from repair_hf.toyworld.server import ChatServer, Response
 
 WORLD = ["--llm", "world/oracle", "--editor", "world"]
 NOISY = ["--llm", "world/oracle?keeps_bad=0.3&rejects_good=0.3"]
@@ -60,7 +61,7 @@ def test_the_oracle_over_http_makes_the_same_records(inputs, output, tmp_path, m
 def test_a_finished_run_is_reported_and_priced_again_and_not_made_again(inputs, output, capsys):
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()}
     assert synthesize(*inputs, *WORLD, *NOISY, "--output", str(output), "--dry-run") == 0
-    assert f"already holds {answers(output)} answers, for $0.00" in capsys.readouterr().out
+    assert f"already holds {answers(output)} answers and images, for $0.00" in capsys.readouterr().out
     assert synthesize(*inputs, *WORLD, "--output", str(output), *NOISY, "--concurrency", "2", "--batch-size", "7") == 0
     shown = capsys.readouterr().out
     assert all(
@@ -87,28 +88,34 @@ def test_a_dry_run_refuses_a_ceiling_that_the_run_could_not_keep(models, inputs,
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_assumed_to_be_paid_is_said(inputs, output, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("worst", "said"),
+    [
+        (0.25, "$0.25 of it is assumed: the highest price of 1 requests without an answer"),
+        (0.0, "1 requests have no answer, such as those in flight when a run was killed. They may be billed."),
+    ],
+)
+def test_what_is_assumed_to_be_paid_is_said(worst, said, inputs, output, tmp_path, capsys):
     folder = Path(shutil.copytree(output, tmp_path / "out"))
     with ledger_in(folder) as ledger:  # closed with a request in flight
-        ledger.add("in flight", 0.25, Topic("audit", "i2t", "m"), "reserved")
+        asyncio.run(ledger.reserve("in flight", Topic("audit", "i2t", "m"), worst))
     assert synthesize(*inputs, *WORLD, *NOISY, "--output", str(folder)) == 0
-    assert "$0.25 of it is assumed: the highest price of 1 requests without an answer" in capsys.readouterr().out
+    assert said in capsys.readouterr().out
     assert synthesize(*inputs, *WORLD, *NOISY, "--output", str(output)) == 0
-    assert "assumed" not in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "assumed" not in shown and "no answer" not in shown
 
 
-def test_a_ceiling_stops_a_run_and_does_not_count_what_other_folders_have_paid(inputs, tmp_path, capsys):
-    one, other = tmp_path / "one", tmp_path / "other"
-    for folder, more in ((one, []), (other, ["--answers-from", str(one)])):
-        words = ["--output", str(folder), "--max-calls", "6", "--max-usd", "20", *more]
+def test_a_ceiling_stops_a_run_and_counts_all_runs_with_its_ledger(inputs, tmp_path, capsys):
+    ledger = tmp_path / "ledger.sqlite"
+    for name, most in (("one", "6"), ("two", "10")):
+        words = ["--output", str(tmp_path / name), "--ledger", str(ledger), "--max-calls", most]
         assert synthesize(*inputs, *WORLD, *words) == 1
         shown = capsys.readouterr()
-        assert "--max-calls 6 is reached: 6 answers and images are paid" in shown.err
-        assert len([row for row in rows(folder) if not row["inherited"]]) == 6
-        if folder == one:  # the table counts what was taken over, too
-            *_, total = (line.split() for line in shown.out.splitlines() if line.strip())
-            assert total[:3] == ["all", "both", "6"]
-            pay(one, "dear", 30.0)
+        assert f"--max-calls {most} is reached: {most} answers and images are paid" in shown.err
+        *_, total = (line.split() for line in shown.out.splitlines() if line.strip())
+        assert total[:3] == ["all", "both", {"one": "6", "two": "4"}[name]]  # what each run has paid itself
+    assert len(rows(tmp_path)) == 10 and {row["run"] for row in rows(tmp_path)} == {"one", "two"}
 
 
 def test_a_ceiling_counts_images_that_another_editor_was_paid_for(inputs, tmp_path, capsys, monkeypatch):
@@ -161,7 +168,7 @@ def test_a_key_is_checked_before_anything_is_loaded_and_by_a_dry_run(
     for more in ([], ["--dry-run"]):
         assert synthesize(*words, *more) == 2
         shown = capsys.readouterr()
-        said = "OPENAI_API_KEY is empty or holds" if key else ": set OPENAI_API_KEY (any value for your own server)."
+        said = "OPENAI_API_KEY begins or ends with" if key else ": set OPENAI_API_KEY (any value for your own server)."
         assert said in shown.err.splitlines()[-1] and "diffusers" not in shown.err
         assert ("Dollars" in shown.out) == bool(more) and not (tmp_path / "new").exists()
 
@@ -194,10 +201,14 @@ def test_unusable_answers_are_asked_for_again_by_more_attempts_and_not_for_ever(
 def test_what_an_outage_has_cost_is_asked_again_and_what_is_refused_is_not(inputs, tmp_path, monkeypatch, capsys):
     """The LLM is down for captions, and the editor for two of four images. It refuses a third one."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    monkeypatch.setattr("repair_hf.llm.sending.Retries.wait_after", lambda *_: 0.0)
+    monkeypatch.setattr("repair_hf.llm.paid_model.Retries.wait_after", lambda *_: 0.0)
     Dataset.from_parquet(f"{inputs[3]}/failures.parquet").select(range(6)).to_parquet(tmp_path / "failures.parquet")
     down, is_down = (500, {"error": {"message": "boom"}}, {}), True
-    refusal = 400, {"error": {"message": "no", "code": "moderation_blocked"}}, {}
+    refusal = (
+        400,
+        {"error": {"message": "no", "type": "invalid_request_error", "code": "content_policy_violation"}},
+        {},
+    )
 
     def say(body: dict) -> str | Response:
         is_caption = "Query caption:" not in shown_in(body)

@@ -3,13 +3,15 @@
 from provider_server import Wire, said
 from pydantic import BaseModel, ConfigDict
 
-from repair_hf.llm.sending import Retries
+from repair_hf.llm.paid_model import Retries
 
 QUESTION = [{"role": "user", "content": "Does the caption fit? Reply with one JSON object."}]
 GOOD = '{"valid": true, "reason": "it fits"}'
-QUICK = Retries(attempts=3, first_wait=0.01)
-PRICED = "openai/gpt-4o-mini"
+QUICK = Retries(attempts=3, first_wait=0.01, longest_wait=0.02)
+MODELS = {"openai": "openai/gpt-4o-mini", "gemini": "gemini/gemini-2.5-flash"}
+PRICED = MODELS["openai"]
 IN, OUT = 0.15e-6, 0.6e-6  # its list price per token
+BILLS = {"openai": 1000 * IN + 100 * OUT, "gemini": 1000 * 0.3e-6 + 100 * 2.5e-6}  # of an answer of the server
 
 
 class Verdict(BaseModel):

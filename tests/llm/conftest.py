@@ -4,17 +4,16 @@ import asyncio
 
 import pytest
 from ledgers import ledger_in
-from provider_server import KEY, KEYS, MODELS, ProviderServer, Script
+from provider_server import KEY, KEYS, ProviderServer, Script
 
-from repair_hf.llm.client import ChatModel
+from repair_hf.llm.asker import Asker
 from repair_hf.llm.options import RequestOptions
-from repair_hf.llm.provider import LiteLLM
-from tests.llm.asking import QUESTION, QUICK, Verdict
+from tests.llm.asking import MODELS, QUESTION, QUICK, Verdict
 
 
 @pytest.fixture(autouse=True)
 def _keys(monkeypatch):
-    for name in [*KEYS.values(), "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY"]:
+    for name in [*KEYS.values(), "ANTHROPIC_API_KEY", "AZURE_API_KEY"]:
         monkeypatch.setenv(name, KEY)
 
 
@@ -26,15 +25,17 @@ def provider_and_loop():
 
 
 @pytest.fixture
-def with_chat(provider_and_loop, tmp_path):
-    """Runs a coroutine function of a client, which has the test's ledger; the server answers by the script."""
+def with_asker(provider_and_loop, tmp_path):
+    """Runs a coroutine function of an `Asker` on the ledger of the test; the server answers by the script."""
     server, runner = provider_and_loop
 
-    def run(script, work, model=None, *, shape="openai", max_usd=None, max_calls=None, retries=QUICK, **options):
+    def run(
+        script, work, model=None, *, shape="openai", max_usd=None, max_calls=None, retries=QUICK, price=None, **options
+    ):
         async def main():
             with ledger_in(tmp_path, max_usd, max_calls) as ledger:
-                how = {"options": RequestOptions(**options), "retries": retries, "base_url": server.url(shape)}
-                return await work(ChatModel(model or MODELS[shape], ledger=ledger, **how))
+                how = {"options": RequestOptions(**options), "retries": retries, "price": price}
+                return await work(Asker(model or MODELS[shape], ledger, base_url=server.url(shape), **how))
 
         server.answer = script
         return runner.run(main())
@@ -43,31 +44,14 @@ def with_chat(provider_and_loop, tmp_path):
 
 
 @pytest.fixture
-def ask(with_chat):
-    """Asks once, by a client of its own; returns the answer and the usage."""
+def ask(with_asker):
+    """Asks one question, by an `Asker` of its own; returns the answer and the usage."""
 
-    def run(script, *, model=None, shape="openai", schema=Verdict, client=None, **question):
-        async def work(chat):
-            answer = await chat.ask(QUESTION, stage="audit", direction="i2t", schema=schema, **question)
-            return answer, chat.usage["audit", "i2t"]
+    def run(script, *, model=None, shape="openai", schema=Verdict, asker=None, **question):
+        async def work(asker):
+            answer = await asker.ask(QUESTION, stage="audit", direction="i2t", schema=schema, **question)
+            return answer, asker.usage["audit", "i2t"]
 
-        return with_chat(script, work, model, shape=shape, **(client or {}))
-
-    return run
-
-
-@pytest.fixture
-def send(provider_and_loop):
-    """Sends one request; returns the reply and what the server was asked."""
-    server, runner = provider_and_loop
-
-    def run(shape, answer, model=None, **parameters):
-        server.answer = script = Script(answer)
-        model = model or MODELS[shape]
-        provider = LiteLLM(model, base_url=server.url(shape), timeout=60.0)
-        request = {"model": model, "messages": QUESTION, "temperature": 0.0, "max_tokens": 50, "seed": 3, **parameters}
-        reply = runner.run(provider(request))
-        (question,) = script.questions  # neither LiteLLM nor an SDK asks again
-        return reply, question
+        return with_asker(script, work, model, shape=shape, **(asker or {}))
 
     return run

@@ -25,9 +25,7 @@ class Rich(BaseModel):
         ' \n{"valid": false}\n ',
         '```json\n{"valid": false}\n```',
         '```\n{"valid":false}```',
-        'The braces { and } mean nothing. Answer: {"valid": false} {',
-        '{"valid": false} or, once more: {"valid": false, "reason": ""}',
-        '{"thoughts": "hard"} {"valid": false}',
+        'I looked closely.\n{"valid": false}\nThat is all.',
     ],
 )
 def test_finds_the_object(text):
@@ -47,6 +45,7 @@ def test_finds_the_object(text):
         '{"draft": {"valid": false}, "valid": tr',
         '[{"valid": true}, {"valid": false}]',
         '{"valid": true} No, wait. {"valid": false}',
+        'The braces { and } mean nothing. Answer: {"valid": false}',
         '{"valid": false, "reason": 3}',
         "{" * 5000,
         '{"a":' * 5000,
@@ -121,9 +120,3 @@ def test_form_is_what_strict_providers_take_and_what_fills_it_is_read():
     assert list(asked["json_schema"]["schema"]["properties"]) == ["reason", "description", "verdicts"]  # reasons first
     text = '{"reason": "r", "description": null, "verdicts": [{"title": "a", "side": "right"}]}'
     assert read_answer(text, "stop", Outer).verdicts == [Inner(title="a", side="right")]
-
-
-def test_an_answer_that_hides_a_key_behind_escapes_is_refused(monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "planted-key-0123456789")
-    with pytest.raises(RefusedAnswer, match="held an API key"):
-        read_answer(r'{"valid": true, "reason": "\u0070lanted-key-0123456789"}', "stop", Verdict)

@@ -5,15 +5,26 @@ import warnings
 from contextlib import suppress
 
 import pytest
-from ledgers import ledger_in, pay, send_once
+from ledgers import ledger_in, pay
 from provider_server import png
 
-from repair_hf.llm import cost, loading
-from repair_hf.llm.cost import Usage, count_tokens, paid_in, price_per_image, price_per_token, text_tokens
-from repair_hf.llm.ledger import Reply
-from repair_hf.llm.loading import load_litellm
-from repair_hf.runtime.options import UserError
-from repair_hf.synthesis.hosted import HostedEditor
+from repair_hf.llm import provider
+from repair_hf.llm.cost import (
+    Usage,
+    add_up,
+    count_tokens,
+    format_dollars,
+    merged_usage,
+    paid_in,
+    price_per_image,
+    price_per_token,
+    text_tokens,
+    usage_rows,
+)
+from repair_hf.llm.ledger import Reply, Topic
+from repair_hf.llm.ledger_file import FILE
+from repair_hf.llm.provider import load_litellm
+from repair_hf.synthesis.hosted import worst_price
 
 FLASH = "gemini/gemini-2.5-flash"
 
@@ -31,7 +42,7 @@ def test_a_user_sees_no_warning_of_litellms_classes():
     load_litellm()  # its import changes the filters
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        loading._ignore_warnings.cache_clear()
+        provider._ignore_warnings.cache_clear()
         load_litellm().Message.model_rebuild(force=True)
     assert not seen
 
@@ -84,20 +95,6 @@ def test_price_of_an_image(model, dollars):
     assert price_per_image(model) == (dollars and pytest.approx(dollars, abs=0.001))
 
 
-def test_a_stated_price_counts_for_text_batches_and_images(monkeypatch):
-    model = "openrouter/some/model"
-    monkeypatch.setattr(load_litellm(), "model_cost", dict(load_litellm().model_cost))
-    monkeypatch.setattr(cost, "STATED", set())
-    assert price_per_token(model) is None and price_per_image(model) is None
-    cost.state_price(model, [0.5, 2.0])
-    assert price_per_token(model) == (pytest.approx(0.5e-6), pytest.approx(2e-6))
-    assert price_per_token(model, batch=True) == (pytest.approx(0.25e-6), pytest.approx(1e-6))
-    assert price_per_image(model) == pytest.approx(1_290 * 2e-6)
-    with pytest.raises(UserError, match="two amounts"):
-        cost.state_price(model, [0.5])
-    price_per_token.cache_clear()
-
-
 def test_an_image_costs_at_least_what_its_tokens_cost():
     """Every listed image model of the documented providers: the reserve and the quote cover its own token price."""
     listed = load_litellm().model_cost
@@ -108,24 +105,31 @@ def test_an_image_costs_at_least_what_its_tokens_cost():
         per_token = listed[name].get("output_cost_per_image_token") or 0.0
         tokens = 1_290 if "gemini-2.5" in name else 1_120 if "gemini" in name else 1_056
         assert (price_per_image(model) or 0.0) >= tokens * per_token, name
-        assert HostedEditor(model).price_bound >= tokens * per_token, name
+        assert worst_price(model) >= tokens * per_token, name
 
 
-def test_all_runs_of_a_folder_are_paid_for(tmp_path):
-    """Answers, an image, a lost one and one that is on its way; another run of the ledger does not count."""
-    for key, direction in (("a", "i2t"), ("b", "i2t")):
-        pay(tmp_path, key, 0.25, direction=direction)
+def test_usage_of_a_ledger_counts_what_was_lost_and_not_what_is_on_its_way(tmp_path):
+    async def time_out() -> Reply:
+        raise TimeoutError
+
+    async def main() -> None:
+        with suppress(TimeoutError):
+            await ledger.pay("d", Topic("audit", "i2t", "m"), 0.5, time_out)
+        await ledger.reserve("e", Topic("audit", "i2t", "m"), 0.5)
+        one = {("audit", "i2t"): Usage(3, 0, 20, 4, 1.0), ("edit", "t2i"): Usage(1, 0, 10, 2, 0.25)}
+        assert paid_in(tmp_path / FILE) == one
+        assert merged_usage([one, one])["audit", "i2t"] == Usage(6, 0, 40, 8, 2.0)
+        assert usage_rows(one)[0]["stage"] == "audit" and usage_rows(one)[0]["dollars"] == 1.0
+
+    for key in "ab":
+        pay(tmp_path, key, 0.25)
     pay(tmp_path, "c", 0.25, stage="edit", direction="t2i")
-    pay(tmp_path, "d", run="another")
-    with ledger_in(tmp_path) as ledger, suppress(TimeoutError):
-        asyncio.run(send_once(ledger, "e", time_out, worst=0.5))
-    assert paid_in(tmp_path) == {
-        ("audit", "i2t"): Usage(3, 0, 20, 4, 1.0),
-        ("edit", "t2i"): Usage(1, 0, 10, 2, 0.25),
-    }
-    assert paid_in(tmp_path / "another")["audit", "i2t"].calls == 1
-    assert paid_in(tmp_path / "nowhere") == {}
+    with ledger_in(tmp_path) as ledger:
+        asyncio.run(main())
 
 
-async def time_out() -> Reply:
-    raise TimeoutError
+def test_amounts_are_shown_as_they_are():
+    assert [format_dollars(amount) for amount in (None, 0.0, 0.004, 0.005, 1234.5)] == [
+        "unknown", "$0.00", "<$0.01", "$0.01", "$1,234.50",
+    ]  # fmt: skip
+    assert add_up([1.0, 2.0]) == 3.0 and add_up([1.0, None]) is None and add_up([]) == 0.0

@@ -1,241 +1,237 @@
-"""Whatever happens, in whatever order: no ceiling is exceeded, no answer is paid twice, and nothing is given up.
-
-A state machine draws what happens to processes that share a ledger, and to a server that counts its own bills:
-questions, answers, errors, kills, batches, another ceiling, another folder that takes over what is paid.
-"""
+"""The ledger's file: another program that has it open, a file that is none, rows that are given up."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
-from contextlib import suppress
+import logging
+import sqlite3
+import threading
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
-from ledgers import ledger_in
+from children import Child
+from ledgers import answers, ledger_in, pay, rows
 
-from repair_hf.llm import ledger, ledger_file
-from repair_hf.llm.batches import Batches
-from repair_hf.llm.errors import FailedRequest, PassingError, ProviderError, RejectedRequest
-from repair_hf.llm.ledger import BudgetSpent, Ceilings, Ledger, Reply
-from repair_hf.llm.ledger_file import take_over
-from tests.llm.ledger_server import MODEL, TOPIC, WORST, BatchServer, Killed, Process, Server, end
+from repair_hf.llm import ledger as ledger_module
+from repair_hf.llm.cost import paid_in
+from repair_hf.llm.ledger import BudgetSpent, Ledger, Reply, Topic
+from repair_hf.llm.ledger_file import FILE, place_of, read_calls
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import RunStopped
 
-QUESTIONS = [f"question {number}" for number in range(5)]
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where no disk has to be waited for
-CEILINGS = st.none() | st.tuples(st.sampled_from([0.5, 3.0, 6.0, 12.0]), st.sampled_from([None, 2, 30]))  # new ones
-# What becomes of a request: the bill of its answer, or the error in its place; "lost" is billed, but does not arrive.
-REPLIES = st.sampled_from([0.25, 0.5, 1.0, 0.25, "500", "429", "400", "400", "lost"])
+TOPIC = Topic("audit", "i2t", "m")
+YES = Reply("yes", "stop", 10, 2, 0.5, "m")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _at_once():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger, "POLL", 0.0)  # what happens does not depend on the speed of the machine
-        patch.setattr(ledger_file, "is_network_drive", lambda folder: False)  # asks the system for all drives
-        yield
+async def answer() -> Reply:
+    return YES
 
 
-async def turn() -> None:
-    """Give everything that can go on the time to do so."""
-    for _ in range(18):
-        await asyncio.sleep(0)
+def pay_and_be_killed(folder: Path) -> int:
+    """Pay once, and end with a call on its way, as `kill -9` would."""
+
+    async def main() -> None:
+        ledger = ledger_in(folder)
+        await ledger.pay("paid", TOPIC, 1.0, answer)
+        await ledger.reserve("sent", TOPIC, 1.0)
+        await ledger.reserve("drafted", TOPIC, 1.0, "draft")
+        ledger_module.psutil.Process().kill()
+
+    asyncio.run(main())
+    return 0
 
 
-class Machine(RuleBasedStateMachine):
-    processes = Bundle("processes")
+@pytest.fixture
+def killed(tmp_path) -> Path:
+    assert Child(pay_and_be_killed, tmp_path).wait() == -9
+    return tmp_path
 
-    @initialize(target=processes)
-    def begin(self) -> Process:
-        self.folder = Path(tempfile.mkdtemp(dir=MEMORY))
-        self.loop, self.server = asyncio.new_event_loop(), Server(Ceilings(3.0, None))
-        self.alive: list[Process] = []
-        self.most = 3.0
-        return self.start()
 
-    @precondition(lambda self: len(self.alive) < 3)
-    @rule(target=processes)
-    def start(self) -> Process:
-        process = Process(self.folder, self.server.ceilings)
-        self.alive.append(process)
-        return process
+def viewed(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as viewer:
+        assert viewer.execute("SELECT COUNT(*) FROM call").fetchone() == (3,)
 
-    @rule(
-        process=processes,
-        keys=st.lists(st.sampled_from(QUESTIONS), min_size=1, max_size=3),
-        replies=st.lists(REPLIES, max_size=4),
-        ceilings=CEILINGS,
+
+def analyzed(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as viewer:
+        viewer.executescript("ANALYZE; CREATE INDEX mine ON call (stage); CREATE TABLE notes (text); VACUUM;")
+
+
+@pytest.mark.parametrize("look", [None, viewed, analyzed])
+def test_after_a_kill_what_is_paid_is_there_whoever_has_opened_the_file(killed, look):
+    if look is not None:
+        look(killed / FILE)
+    with ledger_in(killed) as ledger:
+        assert ledger.find("paid") == YES and ledger.find("sent") is None
+        assert ledger.total == (1.5, 2)  # what was on its way may be billed; what was drafted never left
+        assert asyncio.run(ledger.pay("sent", TOPIC, 1.0, answer)) == (YES, True)
+    assert len(rows(killed, "lost")) == 1 and answers(killed) == 2
+    assert paid_in(killed / FILE)["audit", "i2t"].dollars == 2.0
+
+
+def test_no_other_file_lies_beside_a_ledger_that_was_closed(tmp_path):
+    """Nothing is unlinked while it is open, as Windows demands: there are no lock files."""
+    pay(tmp_path, "key")
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+@pytest.mark.parametrize("content", [b"no database" * 1000, None])
+def test_what_is_no_ledger_is_an_error_of_one_line_with_the_path(content, tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"^{path} cannot be used as a ledger: [^\n]+\.$"):
+        Ledger(path)
+    if content is not None:
+        with pytest.raises(UserError, match="cannot be used as a ledger"):
+            list(read_calls(path))
+        assert path.read_bytes() == content
+
+
+def test_a_database_of_something_else_and_a_read_only_one_are_errors_of_one_line(tmp_path, monkeypatch):
+    with closing(sqlite3.connect(tmp_path / "other.sqlite")) as database:
+        database.execute("CREATE TABLE call (name)")
+    with pytest.raises(UserError, match=r"other.sqlite cannot be used as a ledger: .*no column|no such column"):
+        Ledger(tmp_path / "other.sqlite")
+    pay(tmp_path, "key")
+    connect = sqlite3.connect
+    monkeypatch.setattr(  # root may write into any file
+        sqlite3, "connect", lambda path, **how: connect(f"file:{path}?mode=ro", uri=True, **how)
     )
-    def ask(
-        self, process: Process, keys: list[str], replies: list[float | str], ceilings: tuple[float, int | None] | None
-    ) -> None:
-        """While nothing is on its way, a question is sent exactly if the ceilings allow it."""
-        if ceilings is not None:
-            self.server.ceilings, self.most = Ceilings(*ceilings), max(self.most, ceilings[0])
-            for each in self.alive:
-                each.ledger.ceilings = self.server.ceilings
-        max_usd, max_calls = self.server.ceilings
-        dollars, calls = process.ledger.total
-        is_allowed = dollars + WORST <= max_usd and (max_calls is None or calls < max_calls)
-        is_quiet = self._is_quiet() and process.ledger.find(keys[0]) is None
-        process.ask(self.loop, self.server, keys[0])
-        self._turn()
-        if is_quiet:
-            assert [key for key, _ in self.server.pending] == (keys[:1] if is_allowed else [])
-        for key in keys[1:]:
-            process.ask(self.loop, self.server, key)
-        self._turn()
-        for reply in replies:
-            if self._pending:
-                self.reply(reply, 0)
-
-    @precondition(lambda self: self._pending)
-    @rule(reply=REPLIES, place=st.integers(0, 100))
-    def reply(self, reply: float | str, place: int) -> None:
-        self.server.pending = self._pending
-        key, future = self.server.pending.pop(place % len(self.server.pending))
-        self.server.unclear += reply == "lost"
-        if reply == "lost":
-            self.server.bill(1.0)
-        if reply == "400":
-            self.server.rejected.setdefault(key, []).append(self.server.accepted)
-        errors = {
-            "500": PassingError("boom"),
-            "429": PassingError("slow down", 0.0, is_rate_limit=True),
-            "400": RejectedRequest("not this one"),
-            "lost": PassingError("time-out", may_be_billed=True),
-        }
-        if isinstance(reply, float):
-            self.server.accepted += 1
-            future.set_result(self.server.bill(reply))
-        else:
-            future.set_exception(errors[reply])
-        self._turn()
-
-    @rule(process=consumes(processes), how=st.sampled_from(["killed", "killed before it is billed", "stopped"]))
-    def end(self, process: Process, how: str) -> None:
-        """A signal nobody hears, or Ctrl-C. The server may still answer, and bill, what was on its way."""
-        if how == "stopped":
-            self.loop.run_until_complete(process.sender.drain(0.0))
-            for task in [*process.tasks, *process.sender._tasks.values()]:
-                task.cancel()
-            end(self.loop, process.tasks)
-            self._turn()
-        else:
-            process.kill(self.loop)
-        for each in [each for each in self.server.pending if each[1].cancelled()]:
-            self.server.pending.remove(each)
-            self.server.unclear += 1
-            if how != "killed before it is billed":
-                self.server.bill(1.0)
-        if how == "stopped":
-            process.ledger.close()
-        self.alive.remove(process)
-        self.take_over()
-
-    @rule(
-        process=processes,
-        keys=st.sets(st.sampled_from(QUESTIONS)),
-        killed_after=st.sampled_from([None, None, "upload", "hand_in"]),
-    )
-    def collect_and_submit(self, process: Process, keys: set[str], killed_after: str | None) -> None:
-        batches = self._batches(process, killed_after)
-        with suppress(ProviderError):
-            self.server.kept |= self.loop.run_until_complete(batches.collect())
-        for key in sorted(keys):
-            if process.ledger.find(key) is None and not self._is_reserved(key):
-                with suppress(BudgetSpent):
-                    self.loop.run_until_complete(batches.defer(key, {}, TOPIC, WORST))
-        with suppress(Killed):
-            self.loop.run_until_complete(batches.submit())
-
-    def take_over(self) -> None:
-        """Another folder asks nothing that was answered here, and pays nothing for it."""
-        with Ledger() as another, ledger_in(self.folder) as own:
-            take_over(another.database, ".", self.folder)
-            answered = {key for key in QUESTIONS if (call := own.find(key)) and call.state == "answered"}
-            assert another.total == (0.0, 0)
-            assert {key for key in QUESTIONS if (call := another.find(key)) and call.reply} >= answered
-
-    @invariant()
-    def ceilings_hold(self) -> None:
-        if hasattr(self, "server"):
-            assert self.server.dollars <= self.most
-
-    @invariant()
-    def the_ledger_counts_all_that_was_billed(self) -> None:
-        if getattr(self, "alive", None):
-            dollars, calls = self.alive[0].ledger.total
-            assert self.server.dollars <= dollars + 1e-9 and self.server.calls <= calls
-
-    @invariant()
-    def nothing_is_lost_without_a_reason(self) -> None:
-        if getattr(self, "alive", None):
-            own = self.alive[0].ledger
-            lost = own.database.execute("SELECT COUNT(*) FROM call WHERE state = 'lost'").fetchone()[0]
-            assert lost <= self.server.unclear
-
-    def teardown(self) -> None:
-        """What is left is asked by one more process, whose server is well: nothing is missing."""
-        if not hasattr(self, "loop"):
-            return
-        for process in list(self.alive):
-            process.kill(self.loop)
-        self.server.pending.clear()
-        accepted, self.server.ceilings = self.server.accepted, Ceilings()
-        process = Process(self.folder, Ceilings())
-        self.server.kept |= self.loop.run_until_complete(self._batches(process).collect())
-        tasks = [process.ask(self.loop, self.server, key) for key in QUESTIONS]
-        for _ in range(40):
-            self._turn()
-            if all(task.done() for task in tasks):
-                break
-            for _, future in self.server.pending:
-                future.set_result(self.server.bill(0.25))
-            self.server.pending.clear()
-        for key, task in zip(QUESTIONS, tasks, strict=True):
-            call, _ = task.result()
-            before = self.server.rejected.get(key, [0])[0]  # final only if another was accepted after a rejection
-            assert call.state == "answered" or (call.state == "rejected" and before < accepted), (key, call)
-        process.ledger.close()
-        self.loop.close()
-        shutil.rmtree(self.folder)
-
-    def _batches(self, process: Process, killed_after: str | None = None) -> Batches:
-        batches = Batches(MODEL, process.ledger)
-        batches._api = BatchServer(self.server, killed_after)
-        return batches
-
-    def _is_reserved(self, key: str) -> bool:
-        wanted = "SELECT 1 FROM call WHERE key = ?"
-        return self.alive[0].ledger.database.execute(wanted, (key,)).fetchone() is not None
-
-    def _is_quiet(self) -> bool:
-        """Whether no process has a question, and none that was killed has left one."""
-        owned = self.alive[0].ledger.database.execute("SELECT 1 FROM call WHERE owner IS NOT NULL").fetchone()
-        return owned is None and not any(process.sender._tasks for process in self.alive)
-
-    @property
-    def _pending(self) -> list[tuple[str, asyncio.Future[Reply]]]:
-        return [each for each in self.server.pending if not each[1].done()]
-
-    def _turn(self) -> None:
-        self.loop.run_until_complete(turn())
-        for process in self.alive:
-            for task in process.tasks:
-                if task.done() and not task.cancelled() and (error := task.exception()):
-                    assert isinstance(error, RejectedRequest | FailedRequest | ProviderError | BudgetSpent), error
-            process.tasks = [task for task in process.tasks if not task.done()]
+    with pytest.raises(UserError, match="ledger.sqlite cannot be used as a ledger: attempt to write a readonly"):
+        ledger_in(tmp_path)
 
 
-TestLedger = Machine.TestCase
-TestLedger.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+def test_a_run_names_its_ledger_and_itself(tmp_path):
+    assert place_of(tmp_path / "records", None) == (tmp_path / "records" / FILE, ".")
+    shared = str(tmp_path / "shared.sqlite")
+    assert place_of(tmp_path / "a" / "records", shared) == (tmp_path / "shared.sqlite", "a/records")
+    for run in ("one", "two"):
+        pay(tmp_path, run, run=run)
+    assert {row["run"] for row in read_calls(tmp_path / FILE)} == {"one", "two"}
+    assert paid_in(tmp_path / FILE, "one")["audit", "i2t"].calls == 1
+    assert list(read_calls(tmp_path / "none")) == [] and paid_in(tmp_path / "none") == {}
 
 
-@pytest.mark.slow
-class TestLedgerAtLength(Machine.TestCase):
-    settings = settings(max_examples=2000, stateful_step_count=25, deadline=None)
+# Another program that locks the file
+
+
+@pytest.fixture
+def viewer(tmp_path):
+    """Another program that can lock the ledger of the test's folder."""
+    pay(tmp_path, "paid")
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
+        yield other
+
+
+def test_a_paid_answer_waits_until_it_can_be_written_and_does_not_block_the_event_loop(
+    tmp_path, viewer, monkeypatch, caplog
+):
+    monkeypatch.setattr(ledger_module, "PATIENCE", 0.2)
+
+    async def send() -> Reply:
+        viewer.execute("BEGIN IMMEDIATE")
+        return YES
+
+    async def main() -> int:
+        turns = 0
+        paying = asyncio.create_task(ledger.pay("key", TOPIC, 1.0, send))
+        begin = time.monotonic()
+        while not paying.done():
+            await asyncio.sleep(0.01)
+            turns += 1
+            if viewer.in_transaction and time.monotonic() > begin + 0.5:
+                viewer.execute("ROLLBACK")
+        assert await paying == (YES, True)
+        return turns
+
+    with ledger_in(tmp_path) as ledger, caplog.at_level(logging.WARNING, "repair_hf"):
+        assert asyncio.run(main()) > 20
+    assert answers(tmp_path) == 2 and "a paid answer waits to be written" in caplog.text
+
+
+def test_a_ledger_that_stays_locked_stops_the_run_with_one_line_before_anything_is_sent(tmp_path, viewer, monkeypatch):
+    async def send() -> Reply:
+        raise AssertionError("it is sent")
+
+    with ledger_in(tmp_path) as ledger:
+        monkeypatch.setattr(ledger_module, "PATIENCE", 0.1)
+        viewer.execute("BEGIN IMMEDIATE")
+        with pytest.raises(RunStopped, match=r"has locked .*ledger\.sqlite\. Close it, and run the same command"):
+            asyncio.run(ledger.pay("key", TOPIC, 1.0, send))
+        assert ledger.find("paid") == YES
+        viewer.execute("ROLLBACK")
+    assert answers(tmp_path) == 1 and not rows(tmp_path, "lost")
+
+
+# Rows that are given up, or wait for others
+
+
+def test_an_answer_whose_file_is_gone_is_paid_again_by_one_of_two_runs(tmp_path):
+    async def main() -> None:
+        with ledger_in(tmp_path) as one, ledger_in(tmp_path) as other:
+            await one.pay("key", TOPIC, 1.0, answer)
+            await one.forget("key")
+            assert one.find("key") is None and one.total == (0.5, 1)
+            assert await one.reserve("key", TOPIC, 1.0) is None
+            await other.forget("key")  # it has seen the file missing, too; now it is on its way
+            waiting = asyncio.create_task(other.pay("key", TOPIC, 1.0, answer))
+            await asyncio.sleep(0.2)
+            assert not waiting.done()
+            await one.answer("key", TOPIC, YES._replace(text="again"))
+            reply, is_new = await waiting
+            assert reply.text == "again" and not is_new and other.total == (1.0, 2)
+
+    asyncio.run(main())
+    assert paid_in(tmp_path / FILE)["audit", "i2t"].dollars == 1.0
+
+
+def test_an_answer_that_comes_after_its_call_was_given_up_is_kept_and_counted(tmp_path):
+    started, given_up = threading.Event(), threading.Event()
+
+    async def send() -> Reply:
+        started.set()
+        await asyncio.to_thread(given_up.wait, 30)
+        return YES
+
+    async def main() -> None:
+        paying = asyncio.create_task(ledger.pay("key", TOPIC, 1.0, send))
+        await asyncio.to_thread(started.wait, 30)
+        await ledger.give_up("key", is_lost=True)
+        given_up.set()
+        await paying
+
+    with ledger_in(tmp_path) as ledger:
+        asyncio.run(main())
+        assert ledger.find("key") == YES and ledger.total == (1.5, 2)
+
+
+def test_a_question_that_is_in_a_batch_is_not_paid_beside_it(tmp_path):
+    with ledger_in(tmp_path) as ledger:
+        asyncio.run(ledger.reserve("key", TOPIC, 1.0, "draft"))
+        ledger.database.execute("UPDATE call SET batch = 'batch_1', owner = NULL")
+        with pytest.raises(BudgetSpent, match="in a batch of another run. Collect it first, with --batch"):
+            asyncio.run(ledger.pay("key", TOPIC, 1.0, answer))
+
+
+def test_a_ceiling_that_lacks_only_what_others_have_reserved_waits_for_their_bills(tmp_path):
+    async def main() -> None:
+        with ledger_in(tmp_path, max_usd=1.2) as one, ledger_in(tmp_path, max_usd=1.2) as other:
+            await one.reserve("first", TOPIC, 1.0)
+            waiting = asyncio.create_task(other.pay("second", TOPIC, 0.7, answer))
+            await asyncio.sleep(0.2)
+            assert not waiting.done()
+            await one.answer("first", TOPIC, YES)
+            assert await waiting == (YES, True)
+            with pytest.raises(BudgetSpent, match=r"--max-usd 1.2 is reached: \$1.00 are paid or reserved"):
+                await other.pay("third", TOPIC, 0.7, answer)
+
+    asyncio.run(main())
+
+
+def test_sums_of_many_rows_read_an_index_alone(tmp_path):
+    with ledger_in(tmp_path) as ledger:
+        sums = "SELECT model, TOTAL(COALESCE(dollars, worst)), COUNT(*), MAX(dollars) FROM call GROUP BY model"
+        plan = ledger.database.execute(f"EXPLAIN QUERY PLAN {sums}").fetchall()
+    assert [step[-1] for step in plan] == ["SCAN call USING COVERING INDEX bill"]

@@ -10,13 +10,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from batch_server import BatchServer
+from chat_server import ChatServer
 from ledgers import ledger_in
 from study_runs import stamps, study
 
 from repair_hf.cli.main import main
 from repair_hf.llm.ledger_file import paid_by
 from repair_hf.toyworld import oracle
-from repair_hf.toyworld.server import ChatServer
 
 pytestmark = pytest.mark.slow
 

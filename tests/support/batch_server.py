@@ -15,8 +15,7 @@ from email.parser import BytesParser
 from typing import Any
 from urllib.parse import urlsplit
 
-from repair_hf.runtime.texts import parse_json
-from repair_hf.toyworld.server import ENDPOINT, ChatServer, Response, error
+from chat_server import ENDPOINT, ChatServer, Response, error
 
 
 class BatchService:
@@ -37,7 +36,7 @@ class BatchService:
         with self._lock:
             if path == "/v1/files":
                 return self._take_file(content_type, data)
-            return self._create(parse_json(data)) if path == "/v1/batches" else None
+            return self._create(json.loads(data)) if path == "/v1/batches" else None
 
     def get(self, path: str) -> Response:
         """Return a batch, all batches, or the content of a file."""
@@ -84,7 +83,7 @@ class BatchService:
         }
         rows, wrong = [], ""
         try:
-            rows = [parse_json(line) for line in self._files[wish["input_file_id"]].splitlines()]
+            rows = [json.loads(line) for line in self._files[wish["input_file_id"]].splitlines()]
             wrong = next((str(k) for k, row in enumerate(rows) if row["url"] != ENDPOINT or not row["custom_id"]), "")
         except (ValueError, KeyError) as fault:
             rows, wrong = [], repr(fault)

@@ -14,14 +14,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
 from typing import Literal
 
 from batch_server import BatchServer
+from chat_server import ENDPOINT, Response
+from chat_server import Handler as ChatHandler
 from PIL import Image
-
-from repair_hf.toyworld.server import ENDPOINT, Response
-from repair_hf.toyworld.server import _Handler as ChatHandler
 
 Shape = Literal["openai", "gemini"]
 MODELS: dict[Shape, str] = {"openai": "openai/some-model", "gemini": "gemini/gemini-2.5-flash"}
@@ -65,12 +63,12 @@ class Wire(Response):
 
     Args:
         ending: `whole`; `reset` or `cut`: half of the body, then a reset or an orderly end; `silent`: no response;
-            `dripping`: byte by byte; `huge`: the body again and again, 256 MB in all.
+            `dripping`: byte by byte.
         delay: Seconds before anything is sent, before the end of what is `cut`, or before each byte; less if the
             client hangs up.
     """
 
-    ending: Literal["whole", "reset", "cut", "silent", "dripping", "huge"] = "whole"
+    ending: Literal["whole", "reset", "cut", "silent", "dripping"] = "whole"
     delay: float = 0.0
 
 
@@ -134,17 +132,15 @@ class ProviderServer(BatchServer):
 
     Args:
         answer: Gets each request, in a thread of its connection; may be replaced.
-        idle: Seconds after which a connection that nobody uses is closed; None for never.
 
     Attributes:
         fetched: Paths that were asked for by GET.
-        hangups: Released once for each connection that was closed.
     """
 
-    def __init__(self, answer: Answer, *, idle: float | None = None) -> None:
+    def __init__(self, answer: Answer) -> None:
         super().__init__(answer)
-        self.RequestHandlerClass, self.idle = _Handler, idle
-        self.fetched, self.hangups = [], threading.Semaphore(0)
+        self.RequestHandlerClass = _Handler
+        self.fetched = []
 
     def url(self, shape: Shape = "openai") -> str:
         """Return what to give a client as the endpoint."""
@@ -160,10 +156,6 @@ class ProviderServer(BatchServer):
     def wire_of(self, question: Question) -> Wire:
         answer = self.answer(question)
         return answer if isinstance(answer, Wire) else Wire(body=said(question.shape, answer))
-
-    def shutdown_request(self, request) -> None:
-        super().shutdown_request(request)
-        self.hangups.release()
 
     def handle_error(self, request, client_address) -> None:
         """Clients go away, and connections are broken here on purpose."""
@@ -209,10 +201,6 @@ class Script:
 class _Handler(ChatHandler):
     server: ProviderServer
 
-    def setup(self) -> None:
-        self.timeout = self.server.idle
-        super().setup()
-
     def do_POST(self) -> None:
         data = self.rfile.read(int(self.headers["Content-Length"]))
         taken = self.server.batches.post(self.path, self.headers["Content-Type"], data)
@@ -230,13 +218,12 @@ class _Handler(ChatHandler):
         self.send_response(wire.status)
         for name, value in {"Content-Type": "application/json", **wire.headers}.items():
             self.send_header(name, value)
-        times = 2**28 // len(body) if wire.ending == "huge" else 1
-        self.send_header("Content-Length", str(times * len(body)))
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if wire.ending in ("dripping", "huge"):
-            for part in (body[at : at + 1] for at in range(len(body))) if times == 1 else repeat(body, times):
+        if wire.ending == "dripping":
+            for at in range(len(body)):
                 self._wait(wire.delay)
-                self.wfile.write(part)
+                self.wfile.write(body[at : at + 1])
             return
         self.wfile.write(body if wire.ending == "whole" else body[: len(body) // 2])
         if wire.ending == "reset":  # closing throws away what was not received, and says so

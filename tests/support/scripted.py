@@ -9,12 +9,12 @@ from typing import Any
 from datasets import Dataset
 from small_world import World
 
-from repair_hf.llm.client import ChatModel
-from repair_hf.llm.errors import ProviderError
+from repair_hf.llm.asker import Asker
 from repair_hf.llm.ledger import Ledger, Reply
 from repair_hf.llm.options import RequestOptions
+from repair_hf.llm.provider import ProviderError
+from repair_hf.records.dataset import load_dropped, load_kept
 from repair_hf.synthesis.images import ImageEditor
-from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.editor import WorldEditor
 
@@ -72,11 +72,10 @@ def synthesize(
     editor: ImageEditor | None = None,
     concurrency: int = 4,
     **options,
-) -> tuple[Dataset, Dataset, Synthesizer]:
-    """Run a synthesis: records, dropped failures, and the synthesizer."""
+) -> tuple[Dataset, Dataset, dict[str, Any]]:
+    """Run a synthesis: records, dropped failures, and its summary."""
     with Ledger(folder / "ledger.sqlite") as ledger:
         request = RequestOptions(concurrency=concurrency)
-        chat = ChatModel(oracle.MODEL, ledger=ledger, provider=provider or Scripted(), options=request)
-        synthesizer = Synthesizer(world.pairs, world.encoder, chat, editor or WorldEditor(), **options)
-        records, dropped = synthesizer.run(world.failures if failures is None else failures, folder)
-    return records, dropped, synthesizer
+        asker = Asker(oracle.MODEL, ledger, provider=provider or Scripted(), options=request)
+        summary = world.repair(asker, folder, failures, editor=editor or WorldEditor(), **options)
+    return load_kept(folder), load_dropped(folder), summary

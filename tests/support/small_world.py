@@ -5,18 +5,20 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from datasets import Dataset, Image
 from pyarrow.parquet import read_table
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.llm.client import ChatModel
+from repair_hf.llm.asker import Asker
 from repair_hf.mining.false_positives import mine_false_positives
 from repair_hf.pairs.dataset import Pairs, load_pairs
-from repair_hf.records.dataset import save_records
-from repair_hf.synthesis.pipeline import Synthesizer
+from repair_hf.synthesis.hosted import HostedEditor
+from repair_hf.synthesis.images import ImageEditor
+from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesizeOptions
 from repair_hf.synthesis.sources import SourceImages
+from repair_hf.synthesis.synthesize import Synthesis
 from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.editor import WorldEditor
 
@@ -61,12 +63,31 @@ class World(NamedTuple):
         """The first failures of a direction."""
         return Dataset.from_list([row for row in self.failures if row["direction"] == direction][:count])
 
+    def repair(
+        self,
+        asker: Asker,
+        folder: Path,
+        failures: Dataset | None = None,
+        *,
+        editor: ImageEditor | HostedEditor | None = None,
+        **options,
+    ) -> dict[str, Any]:
+        """Repair into a folder with these models; return the summary."""
+        chosen = SynthesizeOptions(failures="in memory", model="in memory", **options)
+        of_llm, of_editor = LLMOptions(llm=asker.model), EditorOptions(editor="world")
+        table = self.failures if failures is None else failures
+        synthesis = Synthesis(table, self.pairs, self.encoder, of_llm, of_editor, chosen, output=folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        summary, stop = synthesis.repair(folder, asker, editor or WorldEditor())
+        if stop is not None:
+            raise stop
+        return summary
+
     def synthesize(
-        self, chat: ChatModel, folder: Path, failures: Dataset | None = None, **options
+        self, asker: Asker, folder: Path, failures: Dataset | None = None, **options
     ) -> tuple[list[dict], list[dict]]:
         """Records and dropped failures, as they are read from disk."""
-        synthesizer = Synthesizer(self.pairs, self.encoder, chat, WorldEditor(), **options)
-        save_records(folder, *synthesizer.run(self.failures if failures is None else failures, folder))
+        self.repair(asker, folder, failures, **options)
         return saved(folder)
 
 

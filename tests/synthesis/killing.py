@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 from children import Child
+from ledgers import answers
 
 from repair_hf.cli.main import main
+from repair_hf.runtime.options import UserError
 
 LAUNCH = """
 import sys
@@ -33,6 +35,14 @@ def start(words: list[str], processes: int, folder: Path) -> subprocess.Popen | 
         [sys.executable, *torchrun, str(folder / "launch.py"), *words],
         env=alone, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
+
+
+def answered(folder: Path) -> int:
+    """Return how many answers a run has so far; its ledger may be about to be made."""
+    try:
+        return answers(folder)
+    except UserError:
+        return 0
 
 
 def kill_family(leader: int) -> None:

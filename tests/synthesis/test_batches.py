@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from batch_server import BatchServer
+from children import Child
 from ledgers import answers, rows
 from small_world import World, saved
 
 from repair_hf.cli.main import main
-from repair_hf.llm import batches as batches_module
-from repair_hf.llm.batches import Batches
-from repair_hf.llm.client import ChatModel
+from repair_hf.llm.asker import Asker
+from repair_hf.llm.batch_asker import BatchAsker
 from repair_hf.llm.ledger import Ledger
-from repair_hf.llm.sending import Retries
+from repair_hf.llm.paid_model import Retries
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.errors import LLMErrors
@@ -33,9 +35,8 @@ def world(encoder, tmp_path_factory) -> World:
 def synthesize(world: World, folder: Path, base_url: str, *, batch: bool = True, **options):
     """One run of the command, as far as it comes."""
     with Ledger(folder / "ledger.sqlite") as ledger:
-        batches = Batches("openai/world", ledger, base_url=base_url, retries=QUICK) if batch else None
-        chat = ChatModel("openai/world", ledger=ledger, base_url=base_url, batches=batches)
-        return world.synthesize(chat, folder, **options)
+        kind = BatchAsker if batch else Asker
+        return world.synthesize(kind("openai/world", ledger, base_url=base_url, retries=QUICK), folder, **options)
 
 
 def clumsy(body: dict) -> str:
@@ -72,7 +73,7 @@ def test_submit_leave_collect(world, whole, tmp_path):
     with BatchServer(clumsy, log=log) as server:
         server.batches.delay = 3600
         for _ in range(2):  # the second run finds nothing new to hand in
-            with pytest.raises(RunStopped, match=r"^[\d,]+ requests are with openai/world in 1 batches"):
+            with pytest.raises(RunStopped, match=r"^[\d,]+ requests are with openai/world in batches"):
                 synthesize(world, tmp_path / "out", server.base_url)
             first = len(asked(log))
         server.batches.delay = 0
@@ -89,43 +90,45 @@ def test_the_command_hands_in_and_collects(world, whole, clip_folder, tmp_path, 
         stops = 0
         while code := main([*world.command(clip_folder), *options.split()]):
             stops += 1
-            assert code == 1 and "requests are with openai/world in 1 batches" in capsys.readouterr().err
+            assert code == 1 and "requests are with openai/world in batches" in capsys.readouterr().err
     assert saved(tmp_path) == whole and stops == 3
 
 
-class Killed(BaseException):
-    """Like a signal, nothing of ours catches it."""
+def run_and_die(words: list[str], moment: str) -> None:
+    """Run the command until it ends; be killed when the provider has got a request, or between two answers."""
+    unharmed, keep, collected = BatchAsker._call_once, Ledger.answer, []
 
-
-def die_after(moment: str, patch: pytest.MonkeyPatch) -> None:
-    """Die when the provider has got a request, before its answer is written down; or between two collected answers."""
-    unharmed, keep, collected = batches_module.BatchAPI._send, Ledger.answer, []
-
-    async def send(self, name, *args, **kwargs):
+    async def call(self, name, *args, **kwargs):
         result = await unharmed(self, name, *args, **kwargs)
         if name == moment:
-            raise Killed
+            os.kill(os.getpid(), signal.SIGKILL)
         return result
 
-    def keep_some(self, key, reply):
+    async def keep_some(self, key, *args):
         collected.append(key)
         if moment == "fourth answer" and len(collected) == 4:
-            raise Killed
-        keep(self, key, reply)
+            os.kill(os.getpid(), signal.SIGKILL)
+        await keep(self, key, *args)
 
-    patch.setattr(batches_module.BatchAPI, "_send", send)
-    patch.setattr(Ledger, "answer", keep_some)
-    patch.setattr(Ledger, "_settle", lambda ledger, owner: None)  # a killed process closes nothing
+    BatchAsker._call_once, Ledger.answer = call, keep_some
+    while main(words):
+        pass
 
 
-@pytest.mark.parametrize("moment", ["create_file", "create_batch", "retrieve_batch", "file_content", "fourth answer"])
-def test_killed_between_any_two_steps(world, whole, moment, tmp_path):
+SLOW = [pytest.param(moment, marks=pytest.mark.slow) for moment in ("create_file", "retrieve_batch", "file_content")]
+
+
+@pytest.mark.parametrize("moment", ["create_batch", "fourth answer", *SLOW])
+def test_killed_between_any_two_steps(world, whole, moment, clip_folder, tmp_path):
     log, folder = tmp_path / "log.jsonl", tmp_path / "out"
     with BatchServer(oracle.answer_to, log=log) as server:
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-            die_after(moment, patch)
-            until_done(world, folder, server.base_url)
+        options = f"--llm openai/world --editor world --batch --output {folder} --llm-base-url {server.base_url}"
+        words = [*world.command(clip_folder), *options.split()]
+        child = Child(run_and_die, words, moment)
+        assert child.wait() == -signal.SIGKILL, child.said()
         if moment == "fourth answer":
             assert answers(folder) == 3
-        assert until_done(world, folder, server.base_url)[:2] == whole
+        while main(words):
+            pass
+    assert saved(folder) == whole
     assert len(asked(log)) == len(set(asked(log)))  # every request reached the provider once

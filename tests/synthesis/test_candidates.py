@@ -1,27 +1,27 @@
-"""Candidate images: made once, whole or not at all, and beside those that fail."""
+"""Candidate images of an editor on this machine: made once, whole or not at all, and beside those that fail."""
 
 from __future__ import annotations
 
 import asyncio
+import io
 import threading
 
 import numpy as np
 import pytest
-from ledgers import ledger_in
+from PIL import Image
 
-from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.candidates import Candidates
-from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.sources import open_picture
 from tests.synthesis.painter import Painter, make
 
 
-def test_makes_m_different_files_that_keep_their_notes(sources, tmp_path):
-    ((paths, others), made, found) = make(Painter(), sources, tmp_path, [(0, "red"), (1, "blue")])
-    assert (made, found) == (6, 0) and len({*paths, *others}) == 6
-    images = [open_picture(path.read_bytes()) for path in paths]
-    assert len({image.tobytes() for image in images}) == 3
-    assert all(image.size == (48, 40) and image.info["scene"].startswith("a red surface — ") for image in images)
+def test_makes_m_different_files_that_keep_their_scene(sources, tmp_path):
+    (paths, others), images = make(Painter(), sources, tmp_path, [(0, "red"), (1, "blue")])
+    assert (images.made, images.reused) == (6, 0) and len({*paths, *others}) == 6
+    pictures = [open_picture(path.read_bytes()) for path in paths]
+    assert len({picture.tobytes() for picture in pictures}) == 3
+    assert all(picture.size == (48, 40) for picture in pictures)
+    assert all(picture.info["scene"].startswith("a red surface — ") for picture in pictures)
     assert not list(tmp_path.rglob("*.tmp"))
 
 
@@ -42,86 +42,111 @@ def test_the_edit_in_progress_is_kept_when_a_run_ends_and_those_that_wait_are_dr
     editor = Waiting()
 
     async def work() -> None:
-        with ledger_in(tmp_path) as ledger:
-            candidates = Candidates(editor, sources, ledger, count=1, seed=0)
-            async with candidates.open():
-                edits = [asyncio.create_task(candidates.make(fp, "red")) for fp in range(6)]
-                edits[-1].add_done_callback(lambda _: editor.may_end.set())
-                await asyncio.to_thread(editor.has_begun.wait, 300)
-            assert edits[-1].cancelled()
+        candidates = Candidates(editor, sources, tmp_path, count=1, seed=0)
+        edits = [asyncio.create_task(candidates.make(fp, "red")) for fp in range(6)]
+        edits[-1].add_done_callback(lambda _: editor.may_end.set())
+        await asyncio.to_thread(editor.has_begun.wait, 300)
+        await candidates.close()
+        assert edits[-1].cancelled()
 
     asyncio.run(work())
     assert len(editor.calls) == len(list(tmp_path.rglob("*.png"))) == 1
 
 
-def test_a_budget_needs_a_price(sources, tmp_path):
-    editor = HostedEditor("openai/mine", base_url="http://127.0.0.1:1")
-    with (
-        ledger_in(tmp_path, max_usd=1) as ledger,
-        pytest.raises(UserError, match="no list price is known for 'openai/mine'"),
-    ):
-        Candidates(editor, sources, ledger, count=1, seed=0)
-
-
 def test_makes_only_what_is_missing(sources, tmp_path):
     jobs = [(0, "red"), (1, "nothing")]  # the editor makes none for the second
-    first, made, _ = make(Painter(), sources, tmp_path, jobs)
-    assert first[1] == [None] * 3 and None not in first[0] and made == 3
+    (paths, why), images = make(Painter(), sources, tmp_path, jobs)
+    assert why == "no candidate: no image that can be read" and None not in paths and images.made == 3
     editor = Painter()
-    again, made, found = make(editor, sources, tmp_path, jobs)
-    assert again == first and (made, found) == (0, 3) and editor.calls == []
-    (paths, _), before = first, first[0][1].read_bytes()
+    again, images = make(editor, sources, tmp_path, jobs)
+    assert again == [paths, why] and (images.made, images.reused) == (0, 3) and editor.calls == []
+    before = paths[1].read_bytes()
     paths[1].unlink()
-    (again, *_), made, found = make(Painter(), sources, tmp_path, jobs)
-    assert again == paths and (made, found) == (1, 2) and paths[1].read_bytes() == before
-    ((more,), made, _) = make(Painter(), sources, tmp_path, jobs[:1], count=5)
-    assert more[:3] == paths and made == 2
+    (again, *_), images = make(Painter(), sources, tmp_path, jobs)
+    assert again == paths and (images.made, images.reused) == (1, 2) and paths[1].read_bytes() == before
+    (more,), images = make(Painter(), sources, tmp_path, jobs[:1], count=5)
+    assert more[:3] == paths and images.made == 2
+
+
+def test_equal_edits_are_made_once(sources, tmp_path):
+    editor = Painter()
+    (one, other), images = make(editor, sources, tmp_path, [(0, "red"), (0, "red")])
+    assert one == other and (images.made, images.reused) == (3, 3) and editor.calls == ["red"]
 
 
 @pytest.mark.parametrize(
-    "change", [{"editor": Painter("other")}, {"seed": 1}, {"jobs": [(1, "red")]}, {"jobs": [(0, "blue")]}]
+    "change", [{"editor_of": Painter("other")}, {"seed": 1}, {"jobs": [(1, "red")]}, {"jobs": [(0, "blue")]}]
 )
 def test_a_file_stands_for_all_that_made_it(change, sources, tmp_path):
-    given = {"editor": Painter(), "jobs": [(0, "red")], "seed": 0}
-    ((paths,), *_) = make(sources=sources, folder=tmp_path, **given)
-    ((others,), *_) = make(sources=sources, folder=tmp_path, **given | change)
+    first = {"editor_of": Painter(), "jobs": [(0, "red")], "seed": 0}
+    (paths,), _ = make(sources=sources, folder=tmp_path, **first)
+    (others,), _ = make(sources=sources, folder=tmp_path, **first | change)
     assert not set(paths) & set(others)
 
 
 @pytest.mark.parametrize(("save_as", "suffix"), [("png", ".png"), ("webp", ".webp"), ("jpeg", ".jpg")])
 def test_an_image_is_made_once_whatever_its_format(save_as, suffix, sources, tmp_path):
-    ((paths,), *_) = make(Painter(), sources, tmp_path, [(0, "red")], save_as=save_as)
+    (paths,), _ = make(Painter(), sources, tmp_path, [(0, "red")], save_as=save_as)
     for path in paths:
-        made, file = (
-            Painter()._paint(sources.picture(0), "red", int(path.stem[:8], 16)),
-            open_picture(path.read_bytes()),
-        )
-        off = np.abs(np.asarray(made, int) - np.asarray(file, int))
+        painted = Painter().paint(sources.picture(0), "red", int(path.stem[:8], 16))
+        off = np.abs(np.asarray(painted, int) - np.asarray(open_picture(path.read_bytes()), int))
         assert path.suffix == suffix and (off.mean() < 2 if save_as == "jpeg" else off.max() == 0)
     for other in ("png", "webp", "jpeg"):
-        ((again,), made, found) = make(Painter(), sources, tmp_path, [(0, "red")], save_as=other)
-        assert again == paths and (made, found) == (0, 3)
+        (again,), images = make(Painter(), sources, tmp_path, [(0, "red")], save_as=other)
+        assert again == paths and (images.made, images.reused) == (0, 3)
     paths[0].write_bytes(paths[0].read_bytes()[:-9])  # a disk lost its end
-    ((again,), made, _) = make(Painter(), sources, tmp_path, [(0, "red")], save_as=save_as)
-    assert made == 1 and again == paths and paths[0].with_suffix(".broken").is_file()
+    (again,), images = make(Painter(), sources, tmp_path, [(0, "red")], save_as=save_as)
+    assert images.made == 1 and again == paths and paths[0].with_suffix(".broken").is_file()
 
 
-class Small(Painter):
-    def _paint(self, source, colour, seed):
-        return super()._paint(source, colour, seed).resize((1, 1))
+class Other(Painter):
+    """Returns images of another mode or size."""
+
+    def __init__(self, mode: str, size: tuple[int, int] = (48, 40), color: object = None) -> None:
+        super().__init__()
+        self.mode, self.size, self.color = mode, size, color
+
+    def paint(self, source, color, seed):
+        if self.color is not None:
+            return Image.new(self.mode, self.size, self.color)
+        image = super().paint(source, color, seed).resize(self.size)
+        return image.convert("L").convert(self.mode) if self.mode == "F" else image.convert(self.mode)
 
 
-def test_why_there_is_no_candidate_is_kept(sources, tmp_path):
-    async def why(words: str) -> str:
-        with ledger_in(tmp_path) as ledger:
-            candidates = Candidates(Small(), sources, ledger, count=2, seed=0)
-            async with candidates.open():
-                assert await candidates.make(0, words) == [None, None]
-            return candidates.why_none(0, words)
+class Cut(Painter):
+    """Opens files that are cut off, and does not load them."""
 
-    for words, reason in (("red", "an image of 1 x 1 pixels"), ("nothing", "no image that can be read")):
-        for _ in range(2):
-            assert asyncio.run(why(words)) == f"no candidate could be made: {reason}"
+    def paint(self, source, color, seed):
+        file = io.BytesIO()
+        super().paint(source, color, seed).save(file, "PNG")
+        return Image.open(io.BytesIO(file.getvalue()[:-40]))
+
+
+@pytest.mark.parametrize("mode", ["CMYK", "F", "LAB", "HSV", "RGBA", "L", "P", "I;16"])
+@pytest.mark.parametrize("save_as", ["png", "jpeg"])
+def test_an_image_of_any_mode_is_kept_in_rgb(mode, save_as, sources, tmp_path):
+    editor = Other(mode, color={"I;16": 30_000, "LAB": (128, 200, 128)}.get(mode))
+    (paths,), _ = make(editor, sources, tmp_path, [(0, "red")], save_as=save_as)
+    for path in paths:
+        with Image.open(path) as image:
+            assert image.mode == "RGB" and image.size == (48, 40) and image.getbbox()
+
+
+@pytest.mark.parametrize(
+    ("editor", "reason"),
+    [
+        (Cut(), "no image that can be read"),
+        (Other("RGB", (1, 1)), "an image of 1 x 1 pixels"),
+        (Other("RGB", (900, 2)), "an image of 900 x 2 pixels"),
+        (Other("RGB", color="black"), "a black image"),
+    ],
+    ids=["cut off", "a pixel", "a line", "black"],
+)
+def test_what_is_no_image_is_kept_as_a_reason_and_asked_for_once(editor, reason, sources, tmp_path):
+    editor.calls.clear()
+    for _ in range(2):
+        (why,), _ = make(editor, sources, tmp_path, [(0, "red")])
+        assert why.startswith(f"no candidate: {reason}") and len(editor.calls) == 1
 
 
 class Dying(Painter):

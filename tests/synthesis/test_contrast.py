@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from chat_server import ChatServer, Response
 from datasets import load_dataset
 
 from repair_hf import contrast_set
@@ -19,7 +20,6 @@ from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.contrast_items import KINDS, draw_items
 from repair_hf.toyworld import captions, oracle, renderer, scenes
 from repair_hf.toyworld.corpus import build_world
-from repair_hf.toyworld.server import ChatServer
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +135,33 @@ def test_a_larger_draw_holds_a_smaller_one(pairs):
     assert few == many[:7] and len(draw_items(pairs, 500, 3)) == 40
     assert all(item.caption in pairs.captions_of(item.image) for item in many)
     assert draw_items(pairs, 30, 4) != many
+
+
+def test_a_rejected_question_is_asked_again_by_the_next_run_and_dropped_until_then(pairs, tmp_path, monkeypatch):
+    """The provider rejects each third question for a while, as during a change of its rules."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    out, asked, rejects = tmp_path / "out", [], True
+
+    def reply(request):
+        asked.append(request)
+        if rejects and len(asked) % 3 == 0:
+            return Response(400, {"error": {"message": "not now"}})
+        return oracle.answer_to(request)
+
+    with ChatServer(reply) as server:
+        how = {"llm": "openai/oracle", "llm_base_url": server.base_url, "output": out, "max_items": 12}
+        how |= {"max_error_rate": 1.0}
+        few = contrast_set(pairs, **how)
+        summary = json.loads((out / "summary.json").read_text())
+        assert summary["dropped"]["llm_failed"] == summary["unanswered"]["llm_failed"] > 2
+        left = pq.read_table(out / "dropped.parquet").to_pylist()
+        assert all("not now" in row["detail"] for row in left if row["reason"] == "llm_failed")
+        rejects, before = False, len(asked)
+        rows = contrast_set(pairs, **how)
+        assert len(rows) > len(few) and before < len(asked) < 2 * before
+        count = len(asked)
+        assert len(contrast_set(pairs, **how)) == len(rows) and len(asked) == count
+    assert set(rows["id"]) == set(contrast_set(pairs, llm="world/oracle", output=tmp_path / "x", max_items=12)["id"])
 
 
 @pytest.mark.slow

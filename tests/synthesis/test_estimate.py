@@ -7,10 +7,12 @@ from collections import Counter
 import pytest
 from small_world import World
 
-from repair_hf.llm.client import ChatModel
+from repair_hf.llm.asker import Asker
 from repair_hf.llm.ledger import Ledger
 from repair_hf.synthesis.estimate import estimate_run, rehearse
 from repair_hf.synthesis.options import RepairOptions
+from repair_hf.synthesis.record_builder import RecordBuilder
+from repair_hf.synthesis.sources import SourceImages
 from repair_hf.toyworld import oracle
 
 MODEL = "world/oracle"
@@ -23,9 +25,9 @@ def world(encoder, tmp_path_factory) -> World:
 
 
 def estimated(world, *, price=(1e-6, 1e-5), image_price=0.5, **options) -> dict:
-    failures, how = world.failures.to_list(), RepairOptions(**options)
-    mined = Counter(row["direction"] for row in failures)
-    rehearsal = rehearse(world.pairs, failures, MODEL, how)
+    how = RepairOptions(**options)
+    mined = Counter(world.failures["direction"])
+    rehearsal = rehearse(RecordBuilder(world.pairs, SourceImages(world.pairs.images)), world.failures, MODEL, how)
     estimate = estimate_run(rehearsal, mined, how, price=price, image_price=image_price)
     return {(stage.stage, stage.direction): stage for stage in estimate}
 
@@ -61,9 +63,9 @@ def test_what_is_not_audited_is_not_counted_as_audited(world):
 def test_tokens_come_near_to_what_a_run_is_billed(world, tmp_path):
     found = estimated(world)
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
-        chat = ChatModel(MODEL, ledger=ledger, provider=oracle.provider())
-        world.synthesize(chat, tmp_path, world.of("i2t"))
-    for place, use in chat.usage.items():  # the oracle counts four letters as a token
+        asker = Asker(MODEL, ledger, provider=oracle.provider())
+        world.synthesize(asker, tmp_path, world.of("i2t"))
+    for place, use in asker.usage.items():  # the oracle counts four letters as a token
         per_call = found[place].prompt_tokens / found[place].llm_calls
         assert per_call == pytest.approx(use.prompt_tokens / use.calls, rel=0.25), place
 

@@ -18,9 +18,9 @@ from provider_faults import PASSING, REFUSED, UNUSABLE, USABLE
 from provider_server import MODELS, ProviderServer, Question, Wire
 from small_world import World
 
-from repair_hf.llm.client import ChatModel
+from repair_hf.llm.asker import Asker
 from repair_hf.llm.options import RequestOptions
-from repair_hf.llm.sending import Retries
+from repair_hf.llm.paid_model import Retries
 from repair_hf.toyworld import oracle
 
 FAULT_RATE = 0.1
@@ -71,12 +71,12 @@ AT_ONCE = {name: fault for name, fault in PASSING.items() if "time-out" not in n
 ALL = AT_ONCE | UNUSABLE | USABLE | REFUSED
 
 
-def synthesize(world: World, folder: Path, model: str, **chat) -> list[list[dict]]:
+def synthesize(world: World, folder: Path, model: str, **how) -> list[list[dict]]:
     """Records and dropped failures, without images."""
     with ledger_in(folder) as ledger:
         options = RequestOptions(concurrency=8)
-        chat = ChatModel(model, ledger=ledger, options=options, retries=Retries(first_wait=0.01), **chat)
-        saved = world.synthesize(chat, folder)
+        asker = Asker(model, ledger, options=options, retries=Retries(first_wait=0.01), **how)
+        saved = world.synthesize(asker, folder)
     return [[{k: v for k, v in row.items() if not k.endswith("_image")} for row in rows] for rows in saved]
 
 

@@ -6,25 +6,49 @@ import asyncio
 import base64
 import io
 import json
+import logging
+import os
 import re
+import signal
 import threading
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+from chat_server import ChatServer, Response
+from children import Child
 from hosted_editors import MODELS, SOON, editor_at
 from ledgers import ledger_in, rows
 from PIL import Image
-from provider_server import KEY, edited, png
+from provider_server import KEY, edited, error, png
 from small_world import sources_of
 
-from repair_hf.llm.errors import ProviderError
+from repair_hf.llm.asker import Asker
+from repair_hf.llm.cost import paid_in
+from repair_hf.llm.ledger import BudgetSpent
+from repair_hf.llm.ledger_file import FILE
 from repair_hf.llm.prompts import Drawing
+from repair_hf.llm.provider import ProviderError
+from repair_hf.runtime.options import UserError
+from repair_hf.synthesis import hosted
 from repair_hf.synthesis.candidates import Candidates
-from repair_hf.synthesis.hosted import HostedEditor
+from repair_hf.synthesis.hosted import HostedEditor, worst_price
+from repair_hf.synthesis.loop import work_through
+from repair_hf.synthesis.outcome import UNREACHED
 from repair_hf.synthesis.sources import open_picture
+from tests.synthesis.painter import make
 
 PRICES = {"openai": 0.01383, "gemini": 0.038781}  # of what `provider_server.edited` says it used
 both_shapes = pytest.mark.parametrize("shape", ["openai", "gemini"])
+RED = [(0, "make it red")]
+REFUSAL = "Your request was rejected as a result of our safety system.\x1b[2J \u202e"
+
+
+def buy(server, shape, sources, folder: Path, jobs=RED, *, count=2, max_usd=None, max_calls=None, **options):
+    """Make candidates with the server as editor, as `painter.make` returns them."""
+    editor_of = partial(editor_at, server, shape, **options)
+    return make(editor_of, sources, folder, jobs, count=count, max_usd=max_usd, max_calls=max_calls)
 
 
 def sent(data: bytes) -> tuple[bytes, str]:
@@ -37,29 +61,20 @@ def sent(data: bytes) -> tuple[bytes, str]:
     return fields[b"image[]"], fields[b"prompt"].decode()
 
 
-def make(server, shape, sources, folder: Path, jobs, *, count=2, max_usd=None, **options):
-    async def work():
-        with ledger_in(folder, max_usd) as ledger:
-            images = Candidates(editor_at(server, shape, **options), sources, ledger, count=count, seed=0)
-            async with images.open():
-                return await asyncio.gather(*(images.make(fp, word) for fp, word in jobs)), images
-
-    return asyncio.run(work())
-
-
 @both_shapes
 def test_each_candidate_is_one_paid_request(shape, serve, sources, tmp_path):
     server = serve(lambda n: png(colour=(n, 0, 0)))
-    (paths, others), images = make(server, shape, sources, tmp_path, [(0, "make it red"), (1, "make it blue")])
+    (paths, others), images = buy(server, shape, sources, tmp_path, [*RED, (1, "make it blue")])
     pictures = [open_picture(path.read_bytes()) for path in (*paths, *others)]
     assert len({picture.getpixel((0, 0)) for picture in pictures}) == 4 == len(server.asked)
     assert all(picture.size == (64, 48) for picture in pictures)
-    written = rows(tmp_path)
-    assert {bill["key"] for bill in written} == {path.stem for path in (*paths, *others)}
-    assert [bill["dollars"] for bill in written] == [pytest.approx(PRICES[shape])] * 4
-    assert images.usage.calls == 4 and images.usage.dollars == pytest.approx(4 * PRICES[shape])
-    assert (images.usage.prompt_tokens > 0, images.usage.completion_tokens > 0) == (True, True)
-    assert {(bill["stage"], bill["direction"], bill["model"]) for bill in written} == {("edit", "t2i", MODELS[shape])}
+    bills = rows(tmp_path)
+    assert {bill["key"] for bill in bills} == {f"{path.stem}-0" for path in (*paths, *others)}
+    assert [bill["dollars"] for bill in bills] == [pytest.approx(PRICES[shape])] * 4
+    usage = images.editor.usage
+    assert usage.calls == 4 and usage.dollars == pytest.approx(4 * PRICES[shape])
+    assert usage.prompt_tokens > 0 < usage.completion_tokens
+    assert {(bill["stage"], bill["direction"], bill["model"]) for bill in bills} == {("edit", "t2i", MODELS[shape])}
 
 
 @both_shapes
@@ -69,12 +84,10 @@ def test_sends_the_picture_and_the_instruction_and_nothing_else(shape, serve, tm
     exif[0x010E] = "a house at a secret place"
     photograph.save(tmp_path / "p.jpg", exif=exif, comment="secret")
     server = serve(lambda n: png((1024, 1024)))
-    ((path,),), _ = make(
-        server, shape, sources_of(tmp_path / "p.jpg"), tmp_path, [(0, "paint it blue")], count=1, size=256
-    )
-    (where, headers, body) = server.asked[0]
+    ((path,),), _ = buy(server, shape, sources_of(tmp_path / "p.jpg"), tmp_path, count=1, size=256)
+    (_, headers, body) = server.asked[0]
     image, prompt = sent(body)
-    assert "paint it blue" in prompt and b"secret" not in body
+    assert "make it red" in prompt and b"secret" not in body
     with Image.open(io.BytesIO(image)) as picture:
         assert picture.width * picture.height <= 257**2 and picture.width / picture.height == pytest.approx(1.5, 0.02)
         assert not picture.getexif() and not picture.info
@@ -85,99 +98,96 @@ def test_sends_the_picture_and_the_instruction_and_nothing_else(shape, serve, tm
 @both_shapes
 def test_draws_from_the_caption_alone(shape, serve, sources, tmp_path):
     server = serve(lambda n: png())
-    ((path,),), images = make(server, shape, sources, tmp_path, [(0, Drawing("two red cats"))], count=1)
+    ((path,),), images = buy(server, shape, sources, tmp_path, [(0, Drawing("two red cats"))], count=1)
     (where, _, body) = server.asked[0]
     said = json.loads(body)
     prompt = said["prompt"] if shape == "openai" else said["contents"][0]["parts"][0]["text"]
     assert prompt == "two red cats" and "edits" not in where and b"image/" not in body and b"inlineData" not in body
-    assert open_picture(path.read_bytes()).size == (64, 48) and images.usage.dollars == pytest.approx(PRICES[shape])
+    assert open_picture(path.read_bytes()).size == (64, 48)
+    assert images.editor.usage.dollars == pytest.approx(PRICES[shape])
 
 
 @both_shapes
-@pytest.mark.parametrize("status", [401, 400])
-def test_a_failure_for_good_ends_the_run_at_once(shape, status, serve, sources, tmp_path):
-    server = serve(lambda n: (status, {"error": {"message": "not with this key"}}, {}))
+def test_a_wrong_key_ends_the_run_at_once(shape, serve, sources, tmp_path):
+    server = serve(lambda n: (401, {"error": {"message": "not with this key"}}, {}))
     with pytest.raises(ProviderError, match="not with this key"):
-        make(server, shape, sources, tmp_path, [(0, "red")], count=1)
+        buy(server, shape, sources, tmp_path, count=1)
     assert len(server.asked) == 1
 
 
-def test_a_request_that_always_fails_costs_only_its_own_candidate_and_the_next_run_asks_again(
-    serve, sources, tmp_path
+@pytest.mark.parametrize(("status", "attempts"), [(500, SOON.attempts), (400, 1)])
+def test_a_request_that_fails_costs_only_its_own_candidate_and_the_next_run_asks_again(
+    status, attempts, serve, sources, tmp_path
 ):
-    server = serve(lambda n: png() if n == 1 else (500, {"error": {"message": "not this one"}}, {}))
-    (paths,), images = make(server, "openai", sources, tmp_path, [(0, "red")], concurrency=1)
-    assert [path.is_file() for path in paths if path] == [True] and images.made == 1  # whichever came first
-    assert len(server.asked) == 1 + SOON.attempts
+    server = serve(lambda n: png() if n == 1 else (status, {"error": {"message": "not this one"}}, {}))
+    (paths,), images = buy(server, "openai", sources, tmp_path, concurrency=1)
+    assert sum(path is not None for path in paths) == 1 == images.made and len(server.asked) == 1 + attempts
+    (why,), _ = buy(server, "openai", sources, tmp_path, [(0, "blue")], concurrency=1)
+    assert why.startswith(f"{UNREACHED}: ") and "not this one" in why
     server.script = lambda n: png()
-    _, images = make(server, "openai", sources, tmp_path, [(0, "red")])
-    assert (images.made, images.found) == (1, 1)
-
-
-def test_a_rejection_is_final_once_another_image_was_accepted_after_it(serve, sources, tmp_path):
-    has_company = threading.Event()
-
-    def answer(n: int) -> bytes | tuple:
-        if b"red" not in server.asked[-1][2]:
-            return png()
-        has_company.wait(30)
-        return 400, {"error": {"message": "not this one"}}, {}
-
-    async def work():
-        with ledger_in(tmp_path) as ledger:
-            images = Candidates(editor_at(server, "openai", concurrency=1), sources, ledger, count=1, seed=0)
-            async with images.open():
-                await images.make(0, "blue")
-                red = asyncio.create_task(images.make(0, "red"))
-                while len(server.asked) < 2:
-                    await asyncio.sleep(0.01)
-                green = asyncio.create_task(images.make(0, "green"))
-                while len(images._sender._tasks) < 2:
-                    await asyncio.sleep(0.01)
-                has_company.set()
-                assert (await red, (await green)[0].is_file()) == ([None], True)
-                why.append(images.why_none(0, "red"))
-
-    server, why = serve(answer), []
-    asyncio.run(work())
-    assert len(server.asked) == 3 and why[0].startswith("no candidate could be made: ") and "not this one" in why[0]
-    make(server, "openai", sources, tmp_path, [(0, "red")], count=1)
-    assert len(server.asked) == 3  # not even by the next run
-
-
-def test_a_rejection_without_company_is_asked_about_by_the_next_run(serve, sources, tmp_path):
-    server = serve(lambda n: png() if n in (1, 4) else (400, {"error": {"message": "not now"}}, {}))
-    make(server, "openai", sources, tmp_path, [(0, "blue")], count=1)
-    for asked, is_made in ((2, False), (3, False), (4, True)):
-        ((path,),), _ = make(server, "openai", sources, tmp_path, [(0, "red")], count=1)
-        assert len(server.asked) == asked and (path is not None) == is_made
+    (again, _), images = buy(server, "openai", sources, tmp_path, [*RED, (0, "blue")])
+    assert None not in again and (images.made, images.reused) == (3, 1)
 
 
 @pytest.mark.parametrize(
-    ("shape", "answer", "finish"),
+    ("answer", "reason", "attempts"),
     [
-        ("openai", None, "no image: empty"),
-        ("gemini", None, "content_filter: SAFETY"),
-        ("openai", b"no picture", "no image that can be read"),
+        (None, "no image", 2),
+        (b"no picture", "no image that can be read", 1),
+        (png((64, 48), "black"), "a black image", 1),
+        ((400, error("openai", 400, REFUSAL, "content_policy_violation"), {}), "content_filter: ", 1),
+        ((200, {"result": "done"}, {}), "no image", 2),
     ],
+    ids=["no picture", "no picture file", "black", "refused", "other JSON"],
 )
 def test_an_answer_without_an_image_is_paid_and_asked_again_once_unless_final(
-    shape, answer, finish, serve, sources, tmp_path
+    answer, reason, attempts, serve, sources, tmp_path
 ):
-    server, attempts = serve(lambda n: answer), 2 if finish.startswith("no image:") else 1
+    server = serve(lambda n: answer)
     for _ in range(2):
-        ((none,),), images = make(server, shape, sources, tmp_path, [(0, "red")], count=1)
-        assert none is None and {json.loads(bill["reply"])[1] for bill in rows(tmp_path)} == {finish}
-        assert len(server.asked) == len(rows(tmp_path)) == attempts and (images.made, images.found) == (0, 0)
+        (why,), images = buy(server, "openai", sources, tmp_path, count=1)
+        assert why.startswith(f"no candidate: {reason}") and why.isprintable()
+        assert len(server.asked) == len(rows(tmp_path)) == attempts and (images.made, images.reused) == (0, 0)
 
 
-def test_an_address_in_place_of_an_image_ends_the_run_at_once(serve, sources, tmp_path):
+def test_an_address_in_place_of_an_image_ends_the_run_and_is_paid_once(serve, sources, tmp_path):
     server = serve(lambda n: (200, edited("openai", None) | {"data": [{"url": "http://127.0.0.1:9/a.png"}]}, {}))
-    with pytest.raises(ProviderError, match="sends the address of an image, which is not followed"):
-        make(server, "openai", sources, tmp_path, [(0, "red")], count=1)
-    assert len(server.asked) == 1
-    (bill,) = rows(tmp_path, "lost")
-    assert bill["worst"] >= PRICES["openai"]
+    for _ in range(2):
+        with pytest.raises(ProviderError, match="sends the address of an image, which is not followed"):
+            buy(server, "openai", sources, tmp_path, count=1)
+    assert len(server.asked) == len(rows(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("body", [{"output_tokens": -10_000}, {"input_tokens": -5}, None])
+def test_an_impossible_usage_of_an_image_counts_as_its_worst_case(body, serve, sources, tmp_path):
+    whole = edited("openai", png())
+    whole["usage"] = body and whole["usage"] | body
+    server = serve(lambda n: (200, whole, {}))
+    buy(server, "openai", sources, tmp_path, count=1)
+    worst = pytest.approx(worst_price(MODELS["openai"]))
+    assert [(row["dollars"], row["worst"]) for row in rows(tmp_path)] == [(None, worst)]
+
+
+@both_shapes
+def test_what_litellm_cannot_read_is_billed_at_its_worst_price_and_asked_once_more(shape, serve, sources, tmp_path):
+    server = serve(lambda n: (200, b"<html>", {}))
+    (why,), _ = buy(server, shape, sources, tmp_path, count=1)
+    assert why.startswith(UNREACHED) and len(server.asked) == 2
+    worst = pytest.approx(worst_price(MODELS[shape]))
+    assert [row["worst"] for row in rows(tmp_path, "lost")] == [worst] * 2
+
+
+def test_of_several_pictures_the_last_is_kept_and_thinking_is_billed(serve, sources, tmp_path):
+    body = edited("gemini", png())
+    parts = body["candidates"][0]["content"]["parts"]
+    draft = edited("gemini", png(colour="blue"))["candidates"][0]["content"]["parts"][1] | {"thought": True}
+    body["candidates"][0]["content"]["parts"] = [draft, *parts]
+    total = body["usageMetadata"]["totalTokenCount"] + 400
+    body["usageMetadata"] |= {"thoughtsTokenCount": 400, "totalTokenCount": total}
+    server = serve(lambda n: (200, body, {}))
+    ((path,),), _ = buy(server, "gemini", sources, tmp_path, count=1)
+    assert open_picture(path.read_bytes()).getpixel((0, 0))[0] > 200
+    assert rows(tmp_path)[0]["dollars"] == pytest.approx(PRICES["gemini"] + 400 * 2.5e-6)
 
 
 @pytest.mark.parametrize(
@@ -191,20 +201,154 @@ def test_an_address_in_place_of_an_image_ends_the_run_at_once(serve, sources, tm
     ],
 )
 def test_the_reserved_price_of_an_image_covers_the_providers_price_list(model, dollars):
-    assert dollars < HostedEditor(model).price_bound < 3 * dollars
+    assert dollars < worst_price(model) < 3 * dollars
 
 
-def test_an_image_that_is_there_is_not_paid_again(serve, sources, tmp_path):
+def test_a_budget_needs_a_price_and_a_stated_one_is_that_of_the_call(serve, sources, tmp_path):
     server = serve(lambda n: png())
-    (paths,), _ = make(server, "gemini", sources, tmp_path, [(0, "red")])
-    paths[0].unlink()
-    (again,), images = make(server, "gemini", sources, tmp_path, [(0, "red")])
-    assert again == paths and len(server.asked) == len(rows(tmp_path)) == 3 and images.usage.calls == 1
+    mine = {"model": "openai/mine", "count": 1}
+    with pytest.raises(UserError, match="no list price is known for 'openai/mine'"):
+        buy(server, "openai", sources, tmp_path, max_usd=1, **mine)
+    buy(server, "openai", sources, tmp_path, max_usd=1, price=(1e-6, 2e-6), **mine)
+    usage = edited("openai", png())["usage"]
+    assert rows(tmp_path)[0]["dollars"] == pytest.approx(1e-6 * usage["input_tokens"] + 2e-6 * usage["output_tokens"])
+    with pytest.raises(UserError, match="no list price"):  # the price belonged to that call
+        buy(server, "openai", sources, tmp_path, [(0, "blue")], max_usd=1, **mine)
+
+
+def test_a_bill_above_the_reserved_price_is_what_the_next_image_may_cost(serve, sources, tmp_path):
+    body = edited("openai", png())
+    body["usage"] |= {"output_tokens": 12_000, "total_tokens": 12_300}
+    server = serve(lambda n: (200, body, {}))
+    with pytest.raises(BudgetSpent, match="0.8 is reached: .0.48 are paid or reserved, and the next .* cost .0.48"):
+        buy(server, "openai", sources, tmp_path, max_usd=0.8, concurrency=1)
+    assert len(server.asked) == 1 and 2 * worst_price(MODELS["openai"]) < 0.8
+
+
+def test_a_ceiling_on_calls_limits_images_that_have_no_price(serve, sources, tmp_path):
+    server = serve(lambda n: png())
+    with pytest.raises(BudgetSpent, match="--max-calls 3 is reached: 3 answers and images are paid"):
+        buy(server, "openai", sources, tmp_path, model="openai/mine", concurrency=2, count=8, max_calls=3)
+    paid = paid_in(tmp_path / FILE)["edit", "t2i"].calls
+    assert len(server.asked) == len(list(tmp_path.rglob("*.png"))) == paid == 3
+
+
+def test_what_is_there_is_not_paid_again_and_what_is_gone_or_damaged_is(serve, sources, tmp_path, caplog):
+    server = serve(lambda n: png(colour=(n, 0, 0)))
+    (paths,), _ = buy(server, "openai", sources, tmp_path, count=5)
+    whole = paths[4].read_bytes()
+    for path, damage in zip(paths, [lambda d: d[:-20], lambda d: b"", lambda d: d[:60] + d[80:]], strict=False):
+        path.write_bytes(damage(path.read_bytes()))
+    paths[3].unlink()
+    with caplog.at_level(logging.WARNING, "repair_hf"):
+        (again,), images = buy(server, "openai", sources, tmp_path, count=5)
+    assert again == paths and (images.made, images.reused) == (4, 1) and paths[4].read_bytes() == whole
+    assert len(server.asked) == 9 == len(rows(tmp_path)) + len(rows(tmp_path, "lost"))
+    assert len(list(tmp_path.rglob("*.broken"))) == 3
+    assert [record.getMessage().count("paid for again") for record in caplog.records] == [1]
+    for path in paths:
+        Image.open(path).load()
 
 
 def test_one_picture_under_two_names_is_edited_once(serve, sources, tmp_path):
     path = tmp_path / "picture.png"
     Image.new("RGB", (64, 48), "green").save(path)
     server = serve(lambda n: png(colour=(n, 0, 0)))
-    (one, other), _ = make(server, "openai", sources_of(path, path), tmp_path, [(0, "red"), (1, "red")])
+    (one, other), _ = buy(server, "openai", sources_of(path, path), tmp_path, [(0, "red"), (1, "red")])
     assert one == other and len(server.asked) == len(rows(tmp_path)) == 2
+
+
+class Port:
+    """The part of a server that its address needs; a server itself cannot go to another process."""
+
+    def __init__(self, address: str) -> None:
+        self.url = lambda shape: address
+
+
+def buy_and_die(address: str, picture: Path, folder: Path, after: int) -> None:
+    """Make candidates, and be killed right after so many files were saved."""
+    save, saved, lock = hosted.save_picture, [], threading.Lock()
+
+    def save_and_die(path, image):
+        with lock:
+            saved.append(save(path, image))
+            if len(saved) == after:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return saved[-1]
+
+    hosted.save_picture = save_and_die
+    buy(Port(address), "openai", sources_of(picture), folder, count=12, concurrency=12)
+
+
+def test_an_image_is_saved_before_the_ledger_says_that_it_came(serve, tmp_path):
+    """Files that a killed process has saved are used; their bills count at the highest price."""
+    picture, folder = tmp_path / "p.png", tmp_path / "run"
+    Image.new("RGB", (64, 48), "green").save(picture)
+    server, together = serve(lambda n: png(colour=(n, 0, 0))), threading.Barrier(12)
+    answer = server.answer
+
+    def meet(question):
+        together.wait(120)
+        return answer(question)
+
+    server.answer = meet
+    child = Child(buy_and_die, server.url(), picture, folder, 6)
+    assert child.wait() == -signal.SIGKILL, child.said()
+    assert len(list(folder.rglob("*.png"))) == 6
+    server.answer = answer
+    _, images = buy(server, "openai", sources_of(picture), folder, count=12)
+    assert (images.reused, images.made) == (6, 6) and len(server.asked) == 18
+    with ledger_in(folder) as ledger:
+        assert ledger.total[1] == 18 and ledger.total[0] >= 18 * PRICES["openai"] - 1e-9
+
+
+def test_when_a_run_stops_no_more_images_are_bought_and_those_on_their_way_arrive(serve, sources, tmp_path):
+    """One image is on its way and seven wait when the LLM's provider fails for good; an answer of its own is late."""
+    is_drawn, has_failed = threading.Event(), threading.Event()
+
+    def draw(n: int) -> bytes:
+        is_drawn.set()
+        has_failed.wait(30)
+        time.sleep(0.3)  # until the run has stopped
+        return png()
+
+    def say(body: dict) -> str | Response:
+        if body["messages"][0]["content"] == "late":
+            has_failed.wait(30)
+            time.sleep(1)  # in which further images could be bought
+            return "late"
+        is_drawn.wait(30)
+        has_failed.set()
+        return Response(401, {"error": {"message": "no such key"}})
+
+    server = serve(draw)
+
+    async def finish(work) -> None:
+        await work
+
+    async def work(url: str) -> None:
+        with ledger_in(tmp_path) as ledger:
+            asker = Asker("openai/gpt-4o-mini", ledger, base_url=url)
+            editor = editor_at(server, "gemini", ledger, concurrency=1)
+            images = Candidates(editor, sources, ledger.folder, count=4, seed=0)
+            questions = [[{"role": "user", "content": word}] for word in ("late", "no")]
+            answers = [asker.ask(question, stage="x", direction="t2i") for question in questions]
+            await work_through(asker, [[images.make(0, "red"), images.make(1, "red"), *answers]], finish, images)
+
+    with ChatServer(say) as llm, pytest.raises(ProviderError, match="no such key"):
+        asyncio.run(work(llm.base_url))
+    bought = [row for row in rows(tmp_path) if row["stage"] == "edit"]
+    assert len(server.asked) == len(bought) == len(list(tmp_path.rglob("*.png"))) == 1
+    assert len(rows(tmp_path)) == 2  # the late answer, too
+
+
+@pytest.mark.parametrize(
+    ("model", "complaint"),
+    [
+        ("black_forest_labs/flux-kontext-pro", "black_forest_labs sends the address of an image.* Give"),
+        ("nobody/knows-it", "'nobody/knows-it' names no provider"),
+    ],
+)
+def test_a_provider_without_images_in_its_answers_is_an_error(model, complaint, tmp_path):
+    with ledger_in(tmp_path) as ledger, pytest.raises(UserError, match=complaint):
+        HostedEditor(model, ledger)

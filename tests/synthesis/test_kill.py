@@ -20,14 +20,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from ledgers import answers
+from chat_server import ChatServer
 from small_world import saved
 
 from repair_hf.cli.main import main
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.errors import LLMErrors
-from repair_hf.toyworld.server import ChatServer
-from tests.synthesis.killing import kill_family, start
+from tests.synthesis.killing import answered, kill_family, start
 
 CONCURRENCY = 8  # of the first run
 MODELS = ("--llm", "openai/world", "--editor", "world")
@@ -72,12 +71,12 @@ def test_kill_and_go_on(kills, words, tmp_path, capsys):
         same = [*words, *MODELS, "--llm-base-url", server.base_url, "--output", str(killed)]
         for kill, (processes, concurrency) in enumerate(kills):
             moment = random.uniform(kill + 0.1, kill + 0.9) / len(kills)  # a random moment of each part
-            before = lines(log) - answers(killed)
+            before = lines(log) - answered(killed)
             command = [*same, "--concurrency", str(concurrency)]
             others = set(threading.enumerate())
             kill_at(command, processes, killed, round(moment * len(asked)))
             settle(server, others)
-            lost = lines(log) - answers(killed) - before
+            lost = lines(log) - answered(killed) - before
             assert lost <= concurrency
             in_flight += lost
         assert main([*same, "--concurrency", "5"]) == 0, capsys.readouterr().err
@@ -93,7 +92,7 @@ def kill_at(words: list[str], processes: int, folder: Path, count: int) -> None:
     """Start the command in processes of its own and kill them once so many answers are in the ledger."""
     process = start(words, processes, folder.parent)
     deadline = time.monotonic() + 600
-    while answers(folder) < count:
+    while answered(folder) < count:
         assert process.poll() is None, f"ended before it could be killed:\n{process.communicate()[1]}"
         assert time.monotonic() < deadline, "made no progress"
         time.sleep(0.01)
@@ -111,7 +110,7 @@ def test_a_signal_to_the_command_alone_ends_its_processes_quietly(number, words,
         command = [sys.executable, "-m", "repair_hf", *same, "--concurrency", "2"]
         hears_all = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # also under `nohup`
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=hears_all)
-        while answers(tmp_path / "out") < 40:
+        while answered(tmp_path / "out") < 40:
             assert process.poll() is None, process.communicate()[1]
             time.sleep(0.01)
         process.send_signal(number)
@@ -145,7 +144,7 @@ def test_ctrl_c_keeps_what_was_paid_for(words, tmp_path, request):
             is_interrupted.wait(60)
 
     def interrupt_at(count: int) -> None:
-        while answers(out) < count:
+        while answered(out) < count:
             time.sleep(0.005)
         os.kill(os.getpid(), signal.SIGINT)
         is_interrupted.set()
@@ -156,4 +155,4 @@ def test_ctrl_c_keeps_what_was_paid_for(words, tmp_path, request):
         limit = ["--concurrency", str(CONCURRENCY)]
         code = main([*words, *MODELS, *limit, "--llm-base-url", server.base_url, "--output", str(out)])
     assert code == 130
-    assert 30 <= answers(out) == lines(log) < 60
+    assert 30 <= answered(out) == lines(log) < 60

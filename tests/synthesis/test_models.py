@@ -7,7 +7,7 @@ import pytest
 from repair_hf.llm.ledger import Ledger
 from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.hosted import HostedEditor
-from repair_hf.synthesis.models import find_editor, find_llm, local_weights, open_chat, open_editor
+from repair_hf.synthesis.models import find_editor, find_llm, llm_price, local_weights, open_asker, open_editor
 from repair_hf.synthesis.options import EditorOptions, LLMOptions
 from repair_hf.toyworld.editor import WorldEditor
 
@@ -44,7 +44,7 @@ def test_a_model_is_found_by_its_id(find, id, place, name):
 def test_an_oracle_that_errs_has_a_name_and_so_answers_of_its_own():
     ids = ("world/oracle", "world/oracle?rejects_good=1.0", "world/oracle?rejects_good=1")
     with Ledger() as ledger:
-        names = [open_chat(LLMOptions(llm=id), ledger).model for id in ids]
+        names = [open_asker(LLMOptions(llm=id), ledger).model for id in ids]
     assert names == ["world/oracle", *["world/oracle?rejects_good=1"] * 2]
 
 
@@ -71,14 +71,30 @@ def test_a_digest_tells_weights_apart_that_lie_in_one_folder(tmp_path):
 
 
 def test_options_reach_the_editor():
-    editor = open_editor(EditorOptions(editor="world?drift=0.5"), LLMOptions(llm="world/oracle"))
-    assert isinstance(editor, WorldEditor) and editor.errors.drift == 0.5
-    options = EditorOptions(
-        editor="gemini/gemini-2.5-flash-image", editor_size=256, editor_base_url="http://127.0.0.1:1"
-    )
-    editor = open_editor(options, LLMOptions(llm="world/oracle", timeout=3.0))
-    assert isinstance(editor, HostedEditor)
-    assert (editor.size, editor.options.timeout, editor.base_url) == (256, 3.0, "http://127.0.0.1:1")
+    with Ledger() as ledger:
+        editor = open_editor(EditorOptions(editor="world?drift=0.5"), LLMOptions(llm="world/oracle"), ledger)
+        assert isinstance(editor, WorldEditor) and editor.errors.drift == 0.5
+        options = EditorOptions(
+            editor="gemini/gemini-2.5-flash-image", editor_size=256, editor_base_url="http://127.0.0.1:1"
+        )
+        editor = open_editor(options, LLMOptions(llm="world/oracle", timeout=3.0), ledger)
+        assert isinstance(editor, HostedEditor)
+        assert (editor.size, editor.timeout, editor.base_url) == (256, 3.0, "http://127.0.0.1:1")
+
+
+def test_a_stated_price_belongs_to_the_options_that_state_it():
+    mine = {"llm": "openai/mine"}
+    assert llm_price(LLMOptions(**mine, price=[2.0, 4.0])) == (2e-6, 4e-6)
+    assert llm_price(LLMOptions(**mine, price=[0.0, 0.0])) == (0.0, 0.0)
+    assert llm_price(LLMOptions(**mine)) is None
+    assert llm_price(LLMOptions(**mine, llm_base_url="http://127.0.0.1:1")) == (0.0, 0.0)  # one's own server
+    listed = llm_price(LLMOptions(llm="openai/gpt-4o-mini"))
+    assert listed == llm_price(LLMOptions(llm="openai/gpt-4o-mini", llm_base_url="http://127.0.0.1:1")) and any(listed)
+    with Ledger() as ledger:
+        assert open_asker(LLMOptions(**mine, price=[2.0, 4.0]), ledger).price == (2e-6, 4e-6)
+        assert open_asker(LLMOptions(**mine), ledger).price is None
+    with pytest.raises(UserError, match="A price is two amounts"):
+        llm_price(LLMOptions(**mine, price=[2.0]))
 
 
 @pytest.mark.parametrize(
@@ -95,17 +111,10 @@ def test_options_reach_the_editor():
 )
 def test_what_cannot_be_opened_is_a_users_mistake(options, complaint, tmp_path):
     with Ledger(tmp_path / "ledger.sqlite") as ledger, pytest.raises(UserError, match=complaint):
-        open_chat(LLMOptions(**options), ledger)
+        open_asker(LLMOptions(**options), ledger)
 
 
-@pytest.mark.parametrize(
-    ("editor", "complaint"),
-    [
-        ("litellm:black_forest_labs/flux-kontext-pro", ": black_forest_labs sends the address of an image.* Give"),
-        ("litellm:nobody/knows-it", "'nobody/knows-it' names no provider"),
-        ("world/editor", "`world/editor` is neither a folder nor an image editor of the toy world"),
-    ],
-)
-def test_an_editor_that_cannot_be_opened_is_the_users_mistake(editor, complaint):
-    with pytest.raises(UserError, match=complaint):
-        open_editor(EditorOptions(editor=editor), LLMOptions(llm="world/oracle"))
+def test_a_misspelt_editor_is_the_users_mistake():
+    complaint = "`world/editor` is neither a folder nor an image editor of the toy world"
+    with Ledger() as ledger, pytest.raises(UserError, match=complaint):
+        open_editor(EditorOptions(editor="world/editor"), LLMOptions(llm="world/oracle"), ledger)

@@ -12,9 +12,9 @@ from datasets.table import embed_table_storage
 from scripted import Scripted, shown_in, synthesize
 from small_world import World
 
-from repair_hf.llm.errors import ProviderError
 from repair_hf.llm.keys import ImageURL
 from repair_hf.llm.prompts import SHIPPED
+from repair_hf.llm.provider import ProviderError
 from repair_hf.records.dataset import summarize
 from repair_hf.synthesis.sources import SourceImages
 from repair_hf.toyworld import captions as world_captions
@@ -95,7 +95,7 @@ def test_a_second_run_in_a_notebook_asks_and_draws_nothing(world, assert_same, t
     assert_same(asyncio.run(notebook()))
     asked = Scripted()
     again = synthesize(world, tmp_path, asked)
-    assert asked.requests == [] and again[2].images_made == 0 and again[2].images_found > 0
+    assert asked.requests == [] and again[2]["images"]["made"] == 0 < again[2]["images"]["reused"]
     assert_same(again)
 
 
@@ -122,7 +122,7 @@ def test_an_upgrade_of_what_encodes_requests_pays_for_nothing_again(world, whole
     monkeypatch.setattr(
         SourceImages, "_url", lambda self, row: ImageURL(old := str(url(self, row)), lambda: f"{old}=")
     )
-    monkeypatch.setattr("repair_hf.llm.client.response_format", lambda schema: {"type": "json_schema", "of": "later"})
+    monkeypatch.setattr("repair_hf.llm.asker.response_format", lambda schema: {"type": "json_schema", "of": "later"})
     again = Scripted()
     assert_same(synthesize(world, tmp_path / "run", again))
     assert again.calls == 0
@@ -172,9 +172,9 @@ def test_the_first_candidate_instead_of_the_nearest(world, whole, tmp_path):
 def test_identical_work_is_done_once(world, whole, tmp_path):
     asked = Scripted()
     twice = Dataset.from_list([row for row in world.failures for _ in range(2)])
-    records, _, synthesizer = synthesize(world, tmp_path, asked, failures=twice)
+    records, _, summary = synthesize(world, tmp_path, asked, failures=twice)
     assert len(asked.requests) == len(whole[2].requests) and len(records) == 2 * len(whole[0])
-    assert synthesizer.images_made == len(list(tmp_path.rglob("candidates/*/*.png")))
+    assert summary["images"]["made"] == len(list(tmp_path.rglob("candidates/*/*.png")))
 
 
 def test_the_query_image_goes_to_the_caption_editor_on_demand(world, tmp_path):

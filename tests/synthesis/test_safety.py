@@ -16,8 +16,8 @@ from provider_server import KEY, MODELS, ProviderServer, Question, Wire, error
 from small_world import World, saved
 
 from repair_hf.cli.main import main
-from repair_hf.llm.client import ProviderError
 from repair_hf.llm.prompts import SHIPPED
+from repair_hf.llm.provider import ProviderError
 from repair_hf.toyworld import oracle
 
 HOSTILE = (

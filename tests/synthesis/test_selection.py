@@ -30,7 +30,7 @@ def test_captions_are_compared_with_their_own_false_positive(encoder):
         ["a green circle on grey paper", "green", "a red square on grey paper"],
         ["two blue squares", "one", "a"],
     ]
-    choices = select_captions(encoder, fps, candidates)
+    choices = select_captions(encoder, zip(fps, candidates, strict=True))
     for fp, texts, choice in zip(fps, candidates, choices, strict=True):
         cosines = encoder.embed_texts(texts) @ encoder.embed_texts([fp])[0]
         np.testing.assert_allclose(choice.similarities, cosines, atol=1e-5)
@@ -41,9 +41,9 @@ def test_captions_are_compared_with_their_own_false_positive(encoder):
     "copy", ["A red circle", "a  red circle", "a red circle.", "a red circle !", " a red\tcircle"]
 )
 def test_an_unchanged_caption_loses(copy, encoder):
-    (choice,) = select_captions(encoder, ["a red circle"], [[copy, "something else entirely", None]])
+    (choice,) = select_captions(encoder, [("a red circle", [copy, "something else entirely", None])])
     assert choice.candidate == 1 and choice.similarities[0] is None and choice.similarities[2] is None
-    (nothing,) = select_captions(encoder, ["a red circle"], [[copy, copy]])
+    (nothing,) = select_captions(encoder, [("a red circle", [copy, copy])])
     assert nothing == Selection(None, (None, None))
 
 
@@ -59,7 +59,7 @@ def candidates_of(image: Image.Image, folder: Path) -> list[Path]:
 
 def test_an_image_with_the_same_pixels_loses(encoder, sources, tmp_path):
     paths = candidates_of(sources.picture(8), tmp_path)
-    (choice,) = select_images(encoder, sources, [8], [[*paths, None]])
+    (choice,) = select_images(encoder, sources, [(8, [*paths, None])])
     vectors = encoder.embed_images([open_picture(path.read_bytes()) for path in paths])
     cosines = vectors @ encoder.embed_images([sources.picture(8)])[0]
     assert choice.candidate == 2 and choice.similarities[1] is None and choice.similarities[3] is None
@@ -71,39 +71,39 @@ def test_images_are_embedded_once_in_any_number_of_batches(clip_folder, sources,
     encoder = DualEncoder.from_pretrained(str(clip_folder), batch_size=2)
     embedded, embed = [], encoder.embed_images
     encoder.embed_images = lambda images, **kw: embedded.append(len(images)) or embed(images, **kw)
-    fps, rows = [8, 3, 8], [paths, paths, [paths[0]]]
-    choices = select_images(encoder, sources, fps, rows)
+    rows = [(8, paths), (3, paths), (8, [paths[0]])]
+    choices = list(select_images(encoder, sources, rows))
     assert sum(embedded) == 5 and max(embedded) == 2  # two sources and three files
-    singles = [select_images(encoder, sources, [fp], [row])[0] for fp, row in zip(fps, rows, strict=True)]
-    for choice, single in zip(choices, singles, strict=True):
+    for choice, row in zip(choices, rows, strict=True):
+        (single,) = select_images(encoder, sources, [row])
         assert choice.candidate == single.candidate
         scores, alone = ([score or 0 for score in one.similarities] for one in (choice, single))
         np.testing.assert_allclose(scores, alone, atol=1e-5)
 
 
-def test_a_vector_is_kept_no_longer_than_it_is_needed(encoder, monkeypatch):
-    """Failures that share a false positive are compared together, two at a time."""
-    monkeypatch.setattr(selection, "TOGETHER", 2)
-    fps = [f"{number % 4} red circles" for number in range(12)]
-    rows = [[f"{number} blue squares", None, fp] for number, fp in enumerate(fps)]
-    embedded, embed = [], encoder.embed_texts
+def test_few_rows_are_in_memory_and_those_of_one_false_positive_share_its_vector(encoder, monkeypatch):
+    monkeypatch.setattr(selection, "TOGETHER", 3)
+    read, embedded, embed = [], [], encoder.embed_texts
     monkeypatch.setattr(encoder, "embed_texts", lambda texts, **kw: embedded.append(list(texts)) or embed(texts, **kw))
-    choices = select_captions(encoder, fps, rows)
-    assert sum(map(len, embedded)) == len({text for texts in embedded for text in texts}) == 4 + 12
-    assert max(map(len, embedded)) <= 4
-    alone = [select_captions(encoder, [fp], [row])[0] for fp, row in zip(fps, rows, strict=True)]
-    for choice, single in zip(choices, alone, strict=True):
-        assert choice.candidate == single.candidate == 0
-        np.testing.assert_allclose(choice.similarities[0], single.similarities[0], atol=1e-5)
+
+    def rows():
+        for number in range(12):
+            read.append(number)
+            yield f"{number // 3} red circles", [f"{number} blue squares", None]
+
+    choices = select_captions(encoder, rows())
+    assert next(choices).candidate == 0 and len(read) == 3
+    assert [choice.candidate for choice in choices] == [0] * 11
+    assert [len(texts) for texts in embedded] == [1 + 3] * 4
 
 
 def test_nothing_to_choose_from(encoder, sources):
-    assert select_captions(encoder, [], []) == []
-    assert select_images(encoder, sources, [1], [[None, None]]) == [Selection(None, (None, None))]
+    assert list(select_captions(encoder, [])) == []
+    assert list(select_images(encoder, sources, [(1, [None, None])])) == [Selection(None, (None, None))]
 
 
 def test_a_broken_candidate_file_is_named(encoder, sources, tmp_path):
     path = tmp_path / "broken.png"
     path.write_bytes(b"")
     with pytest.raises(RuntimeError, match="broken.png is broken.*delete it"):
-        select_images(encoder, sources, [1], [[path]])
+        list(select_images(encoder, sources, [(1, [path])]))

@@ -8,10 +8,11 @@ import pytest
 from scripted import Scripted
 
 from repair_hf.llm.answers import AnswerError, RefusedAnswer, UnparsedAnswer, read_answer
-from repair_hf.llm.client import ChatModel
+from repair_hf.llm.asker import Asker
 from repair_hf.llm.ledger import Ledger
 from repair_hf.llm.prompts import SHIPPED, Prompts
-from repair_hf.synthesis.steps import Verdict, Written, instruct, usable
+from repair_hf.synthesis.schemas import Verdict, Written
+from repair_hf.synthesis.steps import instruct, usable
 
 URL = "data:image/png;base64,AAAA"
 
@@ -19,8 +20,8 @@ URL = "data:image/png;base64,AAAA"
 def ask(direction: str, *answers: dict, prompts: Prompts = SHIPPED) -> tuple[str | None, list[str]]:
     left = iter(answers)
     with Ledger() as ledger:
-        chat = ChatModel("m", ledger=ledger, provider=Scripted(lambda *_: next(left)), prompts=prompts)
-        return asyncio.run(instruct(chat, direction, q=URL, fp=URL))
+        asker = Asker("m", ledger, provider=Scripted(lambda *_: next(left)), prompts=prompts)
+        return asyncio.run(instruct(asker, direction, q=URL, fp=URL))
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,11 @@ from children import Child
 from ledgers import ledger_in, rows
 from provider_server import png
 
-from repair_hf.llm.client import ChatModel, UnparsedAnswer
+from repair_hf.llm.answers import UnparsedAnswer
+from repair_hf.llm.asker import Asker
 from repair_hf.llm.options import RequestOptions
 from repair_hf.runtime.run_folder import RunStopped
-from repair_hf.synthesis.steps import Verdict
+from repair_hf.synthesis.schemas import Verdict
 
 pytest.importorskip("fastapi", reason="`transformers serve` needs FastAPI: pip install 'repair-hf[dev]'")
 
@@ -66,16 +67,15 @@ def ask(server, folder: Path, seeds=(0,), model: str | None = None, text: str = 
     parts = [{"type": "image_url", "image_url": {"url": picture}}, {"type": "text", "text": text}]
     how = {"stage": "audit", "direction": "i2t", "schema": Verdict, "temperature": 1.0, "max_tokens": 12}
 
-    async def work(chat):
-        asked = (chat.ask([{"role": "user", "content": parts}], seed=seed, **how) for seed in seeds)
+    async def work(asker):
+        asked = (asker.ask([{"role": "user", "content": parts}], seed=seed, **how) for seed in seeds)
         return await asyncio.gather(*asked, return_exceptions=True)
 
     one_by_one = RequestOptions(
         concurrency=1, answer_attempts=1
     )  # requests at the same time share the server's random generator
     with ledger_in(folder) as ledger:
-        chat = ChatModel(f"openai/{model or name}", ledger=ledger, base_url=address, options=one_by_one)
-        return asyncio.run(work(chat))
+        return asyncio.run(work(Asker(f"openai/{model or name}", ledger, base_url=address, options=one_by_one)))
 
 
 def texts(folder: Path) -> list[str]:

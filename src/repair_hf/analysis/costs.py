@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from repair_hf.analysis.tables import SIDES
-from repair_hf.llm.calls import format_dollars
-from repair_hf.llm.cost import StageCost, Usage, add_stages, add_up, known_dollars, price_per_image, price_per_token
-from repair_hf.synthesis.models import find_editor, find_llm
+from repair_hf.llm.cost import (
+    TOKENS_PER_IMAGE,
+    StageCost,
+    Usage,
+    add_stages,
+    add_up,
+    format_dollars,
+    known_dollars,
+    merged_usage,
+    price_per_image,
+)
+from repair_hf.llm.ledger_file import place_of, query, read_calls
+from repair_hf.runtime.files import read_json, read_yaml
+from repair_hf.runtime.stage import FORGET
+from repair_hf.synthesis.models import editor_price, find_editor, find_llm, llm_price
 from repair_hf.synthesis.options import EditorOptions, LLMOptions
 
 ESTIMATE_HEADS = ("", "", "failures", "LLM calls", "images", "K tokens in", "K out", "dollars")
@@ -24,28 +37,50 @@ class Item(NamedTuple):
     number: float
     kind: Literal["answers", "images"]
     model: str
-    place: str  # `litellm` or on this machine
+    is_own: bool  # on this machine, or on a server of one's own
     dollars: float | None
 
 
 def list_prices(llm: LLMOptions, editor: EditorOptions) -> tuple[tuple[float, float] | None, float | None]:
-    """Return dollars per token (in, out) and per image: 0 for local models, None for an unknown price."""
-    place, name = find_llm(llm)
-    per_token = price_per_token(name, batch=llm.batch) if place == "litellm" else (0.0, 0.0)
+    """Return dollars per token (in, out) and per image: 0 for own models, None for an unknown price."""
     if editor.editor is None:
-        return per_token, 0.0
+        return llm_price(llm), 0.0
     place, name = find_editor(editor)
-    return per_token, price_per_image(name) if place == "litellm" else 0.0
+    if place != "litellm":
+        return llm_price(llm), 0.0
+    stated = editor_price(editor)
+    return llm_price(llm), price_per_image(name) if stated is None else TOKENS_PER_IMAGE * stated[1]
 
 
 def items_of(stages: Sequence[StageCost], llm: LLMOptions, editor: EditorOptions) -> list[Item]:
     """List what an LLM answers and an editor makes."""
     texts = add_stages(stage for stage in stages if not stage.image_calls)
     images = add_stages(stage for stage in stages if stage.image_calls)
-    items = [Item(texts.llm_calls, "answers", llm.llm, find_llm(llm)[0], texts.dollars)]
+    is_own = find_llm(llm)[0] != "litellm" or llm.llm_base_url is not None
+    items = [Item(texts.llm_calls, "answers", llm.llm, is_own, texts.dollars)]
     if editor.editor is not None:
-        items.append(Item(images.image_calls, "images", editor.editor, find_editor(editor)[0], images.dollars))
+        is_own = find_editor(editor)[0] != "litellm" or editor.editor_base_url is not None
+        items.append(Item(images.image_calls, "images", editor.editor, is_own, images.dollars))
     return items
+
+
+def calls_of(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the calls of a folder of records, from the ledger that its options name."""
+    file = folder / "config.yaml"
+    options = read_yaml(file, remedy=FORGET) if file.is_file() else {}
+    yield from read_calls(*place_of(folder, options.get("ledger")))
+
+
+def paid_for(folders: Iterable[Path]) -> dict[tuple[str, str], Usage]:
+    """Return what folders of records have paid, by stage and direction, as their summaries note it."""
+    files = [folder / "summary.json" for folder in folders]
+    return merged_usage(usage_of(read_json(file, needs=["paid"])["paid"]) for file in files if file.is_file())
+
+
+def usage_of(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Usage]:
+    """Return usages by stage and direction from the rows of a summary."""
+    uses = map(dict, rows)
+    return {(use.pop("stage"), use.pop("direction")): Usage(**use) for use in uses}
 
 
 def estimate_rows(stages: Sequence[StageCost], mined: Mapping[str, int]) -> list[Row]:
@@ -84,23 +119,38 @@ def describe_paid(paid: Mapping[tuple[str, str], Usage]) -> str:
 
 def whole_price(items: Sequence[Item]) -> str:
     """Describe the price of a synthesis or a study: items of one kind and model are added up."""
-    found: dict[tuple[str, str, str], tuple[float, list[float | None]]] = {}
+    by_model: dict[tuple[str, str, bool], list[Item]] = {}
     for item in items:
-        count, amounts = found.get(key := (item.kind, item.model, item.place), (0.0, []))
-        found[key] = count + item.number, [*amounts, item.dollars]
-    each = [
-        f"{count:,.0f} {kind} by {model} {format_dollars(add_up(amounts))}"
-        + ("" if place == "litellm" else " and the time of your machine")
-        for (kind, model, place), (count, amounts) in found.items()
+        by_model.setdefault((item.kind, item.model, item.is_own), []).append(item)
+    parts = [
+        f"{sum(item.number for item in same):,.0f} {kind} by {model} {format_dollars(_sum(same))}"
+        + (" and the time of your machine" if is_own else "")
+        for (kind, model, is_own), same in by_model.items()
     ]
+    return f"Whole price: {format_dollars(_sum(items))}{': ' * bool(parts)}{', '.join(parts)}."
+
+
+def describe_lost(ledger: Path, run: str) -> str:
+    """Describe the requests of a run whose answers did not arrive; empty if there are none."""
+    wanted = "SELECT COUNT(*), SUM(worst = 0), TOTAL(worst) FROM call WHERE run = ? AND state = 'lost'"
+    calls, unpriced, dollars = next(iter(query(ledger, wanted, run)), (0, 0, 0.0))
+    if not calls:
+        return ""
+    if unpriced:
+        return f"{calls:,} requests have no answer, such as those in flight when a run was killed. They may be billed."
     return (
-        f"Whole price: {format_dollars(add_up(item.dollars for item in items))}{': ' * bool(each)}{', '.join(each)}."
+        f"{format_dollars(dollars)} of it is assumed: the highest price of {calls:,} requests without an answer, such "
+        "as those in flight when a run was killed. The bill may be lower."
     )
 
 
 def estimated(cost: StageCost) -> tuple[str, str, str]:
     """Format thousands of tokens in and out, and dollars."""
     return _thousands(cost.prompt_tokens), _thousands(cost.completion_tokens), format_dollars(cost.dollars)
+
+
+def _sum(items: Sequence[Item]) -> float | None:
+    return add_up(item.dollars for item in items)
 
 
 def _paid(uses: Sequence[Usage]) -> tuple[int, str, str, str, str]:

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from repair_hf.analysis.blend_curve import blend_rows, curve
-from repair_hf.analysis.costs import PAID_HEADS, describe_paid, paid_rows
+from repair_hf.analysis.costs import PAID_HEADS, describe_paid, paid_for, paid_rows
 from repair_hf.analysis.forest import forest
 from repair_hf.analysis.people.agreement import people_findings
 from repair_hf.analysis.report import Answers, Finding
@@ -26,10 +26,10 @@ from repair_hf.analysis.tables import SIDES, difference_cell, label, percent, ro
 from repair_hf.evaluation.comparison import decides, short_names
 from repair_hf.evaluation.ranks import FILE as RANKS
 from repair_hf.evaluation.training_data import find_trainings, steps_of
-from repair_hf.llm.cost import Usage, paid_in
+from repair_hf.llm.cost import Usage
 from repair_hf.records.columns import DIRECTIONS, REASONS, REJECTED
 from repair_hf.runtime.files import read_json, read_yaml
-from repair_hf.synthesis.steps import ERROR_TYPES
+from repair_hf.synthesis.schemas import ERROR_TYPES
 
 STAGES = {"audit": "passed the audit", "instruct": "instructed", "edit": "became records"}  # what passing is called
 DENSITY = "multi-label density"
@@ -38,7 +38,7 @@ DENSITY = "multi-label density"
 def run_findings(data: RunData, judgements: Sequence[str | Path] = ()) -> tuple[Answers, list[Finding]]:
     """Collect what opens the report of a run, and its sections."""
     helped, *ranks = repair_findings(data.root)
-    paid = paid_in(*data.folders)
+    paid = paid_for(data.folders)
     sections = [
         funnel(data),
         reasons(data),

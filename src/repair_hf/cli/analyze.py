@@ -37,14 +37,15 @@ OPTIONS = (AnalyzeOptions, SourceOptions)
 def run(options: AnalyzeOptions, source: SourceOptions) -> None:
     """Write the report, or print the ledger."""
     from repair_hf.analysis.analyze import analyze, report_folder
+    from repair_hf.analysis.costs import calls_of
     from repair_hf.analysis.people.agreement import FINDINGS
     from repair_hf.analysis.report import PAGE
     from repair_hf.analysis.run_data import synthesis_folders
-    from repair_hf.llm.ledger_file import read_calls
 
     if options.calls:
-        for call in read_calls(*(synthesis_folders(Path(options.run)) or [Path(options.run)])):
-            print(json.dumps(call))
+        for folder in synthesis_folders(Path(options.run)) or [Path(options.run)]:
+            for call in calls_of(folder):
+                print(json.dumps(call))
         return
     findings = analyze(options.run, options.output, pairs=source.pairs, judgements=options.judgements)
     for finding in (findings[0], *(finding for finding in findings if finding.name in FINDINGS)):

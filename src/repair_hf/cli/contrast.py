@@ -20,8 +20,8 @@ EPILOG = """examples:
   repair-hf contrast --pairs annotations.json --image-folder val2014 --llm gemini/gemini-3.5-flash-lite \\
       --max-items 500 --output runs/contrast --dry-run
 
-Take a split that no model was trained on. You can stop it at any time: the same command resumes and pays for no
-answer twice."""
+Take a split that no model was trained on. You can stop it at any time: the same command resumes, and pays for no
+answer that has arrived."""
 
 OPTIONS = (TestPairsOptions, StageOptions, LLMOptions, ContrastEditorOptions, ContrastOptions)
 

@@ -23,7 +23,7 @@ from typing import Any
 
 COMMANDS = {
     "demo": "Repair a small retriever end to end in a toy world: no key, GPU or download.",
-    "world": "Draw the toy world, or serve its scripted LLM.",
+    "world": "Draw the toy world.",
     "mine": "Find the retriever's false positives in both directions.",
     "synthesize": "Check the failures and edit their false positives into records.",
     "contrast": "Make a contrast set: pictures with a true caption, and one with a changed detail.",

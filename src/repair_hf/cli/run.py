@@ -24,6 +24,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from repair_hf.cli.subcommands import load_command, perform, print_table
+from repair_hf.llm.ledger_file import FILE as LEDGER
 from repair_hf.runtime.command_line import find_recipe, parse
 from repair_hf.runtime.files import read_json
 from repair_hf.runtime.locks import one_writer
@@ -77,9 +78,7 @@ def run(options: RunOptions) -> None:
 def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
     from repair_hf.analysis.tables import mean_gain, round_rows
     from repair_hf.cli.evaluate import answer
-    from repair_hf.llm.calls import format_dollars
     from repair_hf.llm.ledger import BudgetSpent
-    from repair_hf.llm.ledger_file import paid_by
     from repair_hf.runtime.run_folder import RunStopped, write_atomically
     from repair_hf.synthesis.outcome import NothingRepaired
 
@@ -90,11 +89,8 @@ def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
         try:
             rounds.repair(number)
         except BudgetSpent as error:
-            dollars, calls = paid_by(map(Path, rounds.records(number)))
             raise RunStopped(
-                f"The limit in {recipe} is reached in round {number}: {calls:,} LLM answers and "
-                f"{format_dollars(dollars)} are paid in all rounds together. Every answer is kept. Raise `max_usd` or "
-                "`max_calls` there and rerun."
+                f"Round {number}: {error} The ceiling holds for all rounds together; it stands in {recipe}."
             ) from error
         except NothingRepaired:
             if number == 1:
@@ -143,7 +139,8 @@ class _Rounds:
         self.folder = folders.pop()
         self.split = options.split or merged["evaluate"].split
         self.base = merged["mine"].model
-        self.recipe_ledger = merged["synthesize"].ledger
+        # all rounds pay from one ledger, by default that of the first round
+        self.ledger = merged["synthesize"].ledger or str(self._outputs["synthesize"] / LEDGER)
 
     def place(self, number: int, name: str) -> Path:
         """Return the folder of a stage of a round."""
@@ -162,11 +159,7 @@ class _Rounds:
         """Mine with the newest checkpoint, and make records of the new failures."""
         failures, records = self.place(number, "mine"), self.place(number, "synthesize")
         self._stage("mine", self._newest(number), failures)
-        changes: dict[str, Any] = {"failures": str(failures)}
-        if self.recipe_ledger is None:
-            changes["ledger"] = str(self.folder)
-            if not self.is_dry:
-                share_payments(records, self.folder)
+        changes: dict[str, Any] = {"failures": str(failures), "ledger": self.ledger}
         if number > 1:
             changes["earlier_rounds"] = self.records(number - 1)
         summary, is_trained = records / "summary.json", (self.place(number, "train") / "config.yaml").is_file()
@@ -215,23 +208,6 @@ class _Rounds:
         changes |= {"model": model, "output": str(output)}
         options = _read(self.recipe, name, is_dry=self.is_dry)  # anew: a stage may change its options
         perform(name, *(_changed(each, changes) for each in options), dry_run=self.is_dry)
-
-
-def share_payments(records: Path, folder: Path) -> None:
-    """Move what `synthesize` has paid for records by itself into the ledger of all rounds, whose ceilings count it."""
-    from repair_hf.llm.ledger import Ledger
-    from repair_hf.llm.ledger_file import FILE, take_over
-    from repair_hf.synthesis.candidates import link_candidates
-
-    own = records.resolve() / FILE
-    if not own.is_file():
-        return
-    with one_writer(records):
-        Ledger(own).close()  # counts what a killed run left
-        with Ledger(folder / FILE, run=records.relative_to(folder).as_posix()) as ledger:
-            take_over(ledger.database, ledger.run, records, moves=True)
-        link_candidates(records, folder)
-        own.unlink()
 
 
 def _read(recipe: Path, name: str, *, is_dry: bool) -> tuple:

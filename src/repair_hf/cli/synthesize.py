@@ -24,7 +24,7 @@ EPILOG = """examples:
       --model openai/clip-vit-base-patch32 --llm gemini/gemini-3.5-flash-lite \\
       --editor black-forest-labs/FLUX.2-klein-4B --output runs/records --dry-run
 
-You can stop it at any time: the same command resumes and pays for no answer twice."""
+You can stop it at any time: the same command resumes, and pays for no answer that has arrived."""
 
 HELD_OUT = ("validation", "test")  # splits to measure on
 
@@ -48,12 +48,12 @@ def run(
     if processes().is_main:
         _print_choice(synthesis)
     if stage.dry_run:
-        _print_estimate(synthesis, Path(stage.output))
+        _print_estimate(synthesis)
         return synthesis.check()
     was_done = synthesis.is_done
-    summary = _run(synthesis, Path(stage.output))
+    summary = _run(synthesis)
     if processes().is_main:
-        _print_outcome(summary, Path(stage.output), llm.answer_attempts, was_done=was_done)
+        _print_outcome(summary, synthesis, was_done=was_done)
         _suggest(pairs_options, options.model, stage.output)
 
 
@@ -66,50 +66,40 @@ def _suggest(pairs_options: PairsOptions, model: str, output: str) -> None:
 
 
 def _print_choice(synthesis: Any) -> None:
-    """Print which failures are left out, and whose answers are used."""
+    """Print which failures are left out."""
     if synthesis.options.earlier_rounds:
         print(f"round {synthesis.round}: {len(synthesis.new):,} of {synthesis.mined:,} failures are new")
     if synthesis.left_out:
         kept, new = len(synthesis.failures), len(synthesis.new)
         print(f"{kept:,} of {new:,} failures: {described(synthesis.left_out)}")
-    if synthesis.sources:
-        print(f"{synthesis.stage.folder} reuses the answers and images of {', '.join(map(str, synthesis.sources))}.")
-        print("The ceilings do not count what these have cost; the table of payments does.")
 
 
-def _print_estimate(work: Any, output: Path) -> None:
+def _print_estimate(synthesis: Any) -> None:
     """Print calls, tokens and dollars of what is to be repaired, and what the filters save."""
     from repair_hf.analysis import costs
-    from repair_hf.llm.calls import format_dollars
-    from repair_hf.llm.cost import add_stages, known_dollars, paid_in
+    from repair_hf.llm.cost import add_stages, format_dollars, known_dollars, paid_in
+    from repair_hf.llm.ledger_file import place_of
     from repair_hf.synthesis.estimate import estimate_run, rehearse
     from repair_hf.synthesis.models import find_llm, prompts_of
 
-    llm, editor, options = work.llm, work.editor, work.options
+    llm, editor, options = synthesis.llm, synthesis.editor, synthesis.options
     price, image_price = costs.list_prices(llm, editor)
-    earlier = paid_in(output)
-    mined = Counter(work.failures["direction"])
-    in_full = Counter(work.new["direction"])
-    asked = work.failures.to_list()
-    if gone := in_full.keys() - mined.keys():  # only their price is wanted, for what is saved
-        asked += [row for row in work.new.to_list() if row["direction"] in gone]
-    estimate_of = partial(
-        estimate_run,
-        rehearse(work.pairs, asked, find_llm(llm)[1], options, prompts_of(llm)),
-        options=options,
-        price=price,
-        image_price=image_price,
-    )
+    mined, in_full = Counter(synthesis.failures["direction"]), Counter(synthesis.new["direction"])
+    # for what is saved, the price of a direction is wanted that is left out
+    asked = synthesis.failures if mined.keys() == in_full.keys() else synthesis.new
+    rehearsal = rehearse(synthesis.builder, asked, find_llm(llm)[1], options, prompts_of(llm))
+    estimate_of = partial(estimate_run, rehearsal, options=options, price=price, image_price=image_price)
     estimate = estimate_of(mined)
     print_table(costs.ESTIMATE_HEADS, costs.estimate_rows(estimate, mined), labels=2)
     print(_basis(audited=options.audited, batch=llm.batch))
-    if work.left_out:
+    if synthesis.left_out:
         whole, left = (add_stages(stages).dollars for stages in (estimate_of(in_full), estimate))
         saved = None if whole is None or left is None else whole - left
-        print(f"Saved: {format_dollars(saved)} of {format_dollars(whole)}; {described(work.left_out)}.")
-    if earlier:
+        print(f"Saved: {format_dollars(saved)} of {format_dollars(whole)}; {described(synthesis.left_out)}.")
+    path, _ = place_of(synthesis.stage.folder, llm.ledger)
+    if earlier := paid_in(path):
         answers, spent = sum(use.calls for use in earlier.values()), format_dollars(known_dollars(earlier.values()))
-        print(f"{output} already holds {answers:,} answers, for {spent}; they are not paid again.")
+        print(f"{path} already holds {answers:,} answers and images, for {spent}; they are not paid again.")
     print(costs.whole_price(costs.items_of(estimate, llm, editor)))
 
 
@@ -126,40 +116,45 @@ def _basis(*, audited: bool, batch: bool) -> str:
     )
 
 
-def _run(synthesis: Any, folder: Path) -> dict[str, Any]:
+def _run(synthesis: Any) -> dict[str, Any]:
     """Repair; a run that stops says how far it came."""
     from repair_hf.llm.cost import paid_in
+    from repair_hf.llm.ledger_file import place_of
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import RunStopped
 
+    folder = synthesis.stage.folder
     try:
         return synthesis.run()
     except (RunStopped, KeyboardInterrupt):
         if processes().is_main:
-            if (made := synthesis.stage.summary) is not None:
-                kept = sum(found["kept"] for found in made["directions"].values())
-                print(f"{kept:,} records are written; {made['open']:,} failures are still open   -> {folder}")
-            _print_paid(folder, paid_in(folder))
+            if (summary := synthesis.stage.summary) is not None:
+                kept = sum(counts["kept"] for counts in summary["directions"].values())
+                print(f"{kept:,} records are written; {summary['open']:,} failures are still open   -> {folder}")
+            place = place_of(folder, synthesis.llm.ledger)
+            _print_paid(place, paid_in(*place))
         raise
 
 
-def _print_outcome(summary: Mapping[str, Any], folder: Path, attempts: int, *, was_done: bool) -> None:
+def _print_outcome(summary: Mapping[str, Any], synthesis: Any, *, was_done: bool) -> None:
     """Print what a run made, or that it had nothing to do; raise an error if there is no record."""
-    from repair_hf.synthesis.outcome import require_records, unanswered
+    from repair_hf.llm.ledger_file import place_of
+    from repair_hf.synthesis.outcome import require_records, to_ask_again
 
-    _print_summary(folder, summary)
+    folder, attempts = synthesis.stage.folder, synthesis.llm.answer_attempts
+    _print_summary(summary, place_of(folder, synthesis.llm.ledger))
     if was_done:
         print(f"synthesize   already finished, nothing was done   -> {folder}")
     else:
         _print_made(summary)
         print(f"synthesize took {summary['seconds']:,.0f} s   -> {folder}")
     require_records(folder, summary, attempts)
-    if count := unanswered(folder, summary, attempts).total():
+    if count := to_ask_again(summary, attempts).total():
         print(f"{count:,} failures were dropped without a usable answer or image. Rerun the command to ask again.")
 
 
-def _print_summary(folder: Path, summary: Mapping[str, Any]) -> None:
-    from repair_hf.llm.cost import Usage
+def _print_summary(summary: Mapping[str, Any], ledger: tuple[Path, str]) -> None:
+    from repair_hf.analysis.costs import usage_of
 
     directions = summary["directions"]
     reasons = list(dict.fromkeys(reason for counts in directions.values() for reason in counts["dropped"]))
@@ -175,7 +170,7 @@ def _print_summary(folder: Path, summary: Mapping[str, Any]) -> None:
         if counts["error_types"]:
             shares = ", ".join(f"{name} {share:.1%}" for name, share in counts["error_types"].items())
             print(f"error types named in {direction} instructions: {shares}")
-    _print_paid(folder, {(use.pop("stage"), use.pop("direction")): Usage(**use) for use in map(dict, summary["paid"])})
+    _print_paid(ledger, usage_of(summary["paid"]))
 
 
 def _print_made(summary: Mapping[str, Any]) -> None:
@@ -183,19 +178,13 @@ def _print_made(summary: Mapping[str, Any]) -> None:
     asked, replayed = (sum(use[name] for use in summary["llm"]) for name in ("calls", "replayed"))
     print(f"LLM: {asked:,} new answers, {replayed:,} from an earlier run or an equal question")
     images = summary["images"]
-    print(f"images: {images['made']:,} new, {images['found']:,} from an earlier run")
+    print(f"images: {images['made']:,} new, {images['reused']:,} from an earlier run or an equal edit")
 
 
-def _print_paid(folder: Path, paid: Mapping[tuple[str, str], Any]) -> None:
-    """Print what was paid, and how much of it is assumed."""
+def _print_paid(ledger: tuple[Path, str], paid: Mapping[tuple[str, str], Any]) -> None:
+    """Print what a run has paid, and how much of it is assumed. `ledger` is its file, and the run's name in it."""
     from repair_hf.analysis import costs
-    from repair_hf.llm.calls import format_dollars
-    from repair_hf.synthesis.outcome import assumed_in
 
     print_table(costs.PAID_HEADS, costs.paid_rows(paid), labels=2)
-    calls, dollars = assumed_in(folder)
-    if calls:
-        print(
-            f"{format_dollars(dollars)} of it is assumed: the highest price of {calls:,} requests without an answer, "
-            "such as those in flight when a run was killed. The bill may be lower."
-        )
+    if line := costs.describe_lost(*ledger):
+        print(line)

@@ -12,13 +12,11 @@ from typing import Any
 from datasets import Dataset
 from huggingface_hub import DatasetCard, DatasetCardData
 
-from repair_hf.analysis.costs import describe_paid
+from repair_hf.analysis.costs import calls_of, describe_paid, usage_of
 from repair_hf.analysis.people.agreement import sentences_for_card
 from repair_hf.analysis.record_sample import ROLE_NAMES
 from repair_hf.analysis.tables import markdown
 from repair_hf.hub.rendering import TAGS, StageFolder, code, render, without_folders
-from repair_hf.llm.cost import Usage
-from repair_hf.llm.ledger_file import read_calls
 from repair_hf.pairs.images import in_rgb
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES
 from repair_hf.records.dataset import summarize
@@ -133,15 +131,12 @@ def _made_by(records: Dataset, folder: Path) -> str:
         for column, what in MADE_BY.items()
         for value, count in Counter(records[column]).most_common()
     ]
-    answered = Counter(call["answered_by"] for call in read_calls(folder) if call["state"] == "answered")
+    answered = Counter(call["answered_by"] for call in calls_of(folder) if call["state"] == "answered")
     rows += [("version that answered", code(by), f"{count:,} answers") for by, count in answered.most_common()]
     return markdown(("", "", "made"), rows, labels=2)
 
 
 def _cost(summary: dict[str, Any]) -> str:
     """Describe what was paid, from the summary of a synthesis."""
-    paid = {
-        (use["stage"], use["direction"]): Usage(**{k: v for k, v in use.items() if k not in ("stage", "direction")})
-        for use in summary.get("paid", ())
-    }
+    paid = usage_of(summary.get("paid", ()))
     return f"Paid: {describe_paid(paid)}" if paid else "What it cost is unknown."

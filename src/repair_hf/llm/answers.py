@@ -6,28 +6,16 @@ or malformed answer never counts as a verdict.
 
 from __future__ import annotations
 
-import re
-import zlib
-from collections.abc import Iterator
-from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-
-from repair_hf.llm.ledger import LEAKED_KEY, Reply
-from repair_hf.runtime.redaction import holds_key
-from repair_hf.runtime.texts import UnreadableText, end_of_json
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
 # Keywords of JSON schema that the strict mode of the OpenAI protocol supports. The rest (lengths, patterns) is checked
 # in the answer; titles and descriptions would add instructions to the prompt.
 _SHAPE = ("type", "properties", "items", "enum", "const", "anyOf", "$ref", "$defs")
-
-MORE_ROOM = 4  # factor for `max_tokens` when an answer was cut off
-
-_OBJECT_BEGINS = re.compile(r'\{\s*"')
 
 
 class AnswerError(Exception):
@@ -49,7 +37,7 @@ class RefusedAnswer(AnswerError):
 
 
 class FailedAnswer(AnswerError):
-    """No answer came: every attempt at the request failed. The next run asks again."""
+    """No answer came: the request was rejected, or every attempt at it failed. The next run asks again."""
 
     drop_reason = "llm_failed"
 
@@ -67,8 +55,6 @@ def read_answer(text: str, finish: str, schema: type[Schema] | None) -> Schema |
     Raises:
         AnswerError: If the answer is unusable.
     """
-    if finish == LEAKED_KEY:
-        raise RefusedAnswer("the answer held an API key")
     if finish in ("content_filter", "refusal"):
         raise RefusedAnswer(f"{finish}: {_shortened(text)}" if text else finish)
     if finish == "length":
@@ -77,27 +63,14 @@ def read_answer(text: str, finish: str, schema: type[Schema] | None) -> Schema |
         raise UnparsedAnswer("the answer was empty")
     if schema is None:
         return text.strip()
-    value = _parse(text, schema)
-    if "\\" in text and holds_key(value.model_dump_json()):  # escapes hide a key from the check of the whole text
-        raise RefusedAnswer("the answer held an API key")
-    return value
-
-
-def request_seed(seed: int, sample: int, *, attempt: int) -> int:
-    """Return a 31-bit seed (what providers accept) that differs between samples and between attempts."""
-    return zlib.crc32(f"{seed}/{sample}/{attempt}".encode()) >> 1
-
-
-def next_attempt(request: dict[str, Any], max_tokens: int, reply: Reply, fault: UnparsedAnswer) -> dict[str, Any]:
-    """Return the first request again, with what was wrong with the newest answer, which had so many tokens at most."""
-    if reply.finish == "length":
-        return request | {"max_tokens": max_tokens * MORE_ROOM}
-    if not reply.text.strip():
-        return request
-    said = {"role": "assistant", "content": reply.text}
-    wanted = "JSON object" if "response_format" in request else "text"
-    complaint = f"This cannot be used: {fault}. Answer again with the {wanted} that was asked for, and nothing else."
-    return request | {"messages": [*request["messages"], said, {"role": "user", "content": complaint}]}
+    start, end = text.find("{"), text.rfind("}") + 1  # it may stand in a code fence, or within prose
+    if start < 0 or end == 0:
+        raise UnparsedAnswer(f"the answer holds no JSON object; it was: {_shortened(text)}")
+    try:
+        return schema.model_validate_json(text[start:end], strict=True)
+    except ValidationError as error:
+        faults = (f"{'.'.join(map(str, fault['loc'])) or 'answer'}: {fault['msg']}" for fault in error.errors())
+        raise UnparsedAnswer(f"{'; '.join(faults)}; it was: {_shortened(text)}") from error
 
 
 def _shape(node: dict[str, Any]) -> dict[str, Any]:
@@ -113,44 +86,6 @@ def _shape(node: dict[str, Any]) -> dict[str, Any]:
     if "properties" in kept:
         kept |= {"required": list(kept["properties"]), "additionalProperties": False}
     return kept
-
-
-def _parse(text: str, schema: type[Schema]) -> Schema:
-    """Validate the JSON objects in the text. Exactly one must match: of two that differ, neither can be trusted."""
-    with suppress(ValidationError):  # mostly the text is nothing else
-        return schema.model_validate_json(text, strict=True)
-    found: list[Schema] = []
-    faults: list[str] = []
-    for piece in _objects(text):
-        try:
-            value = schema.model_validate_json(piece, strict=True)
-        except ValidationError as error:
-            faults.append("; ".join(f"{'.'.join(map(str, e['loc'])) or 'answer'}: {e['msg']}" for e in error.errors()))
-        else:
-            if value not in found:
-                found.append(value)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UnparsedAnswer(
-            f"the answer holds {len(found)} JSON objects that contradict each other: {_shortened(text)}"
-        )
-    raise UnparsedAnswer(f"{faults[-1] if faults else 'the answer holds no JSON object'}; it was: {_shortened(text)}")
-
-
-def _objects(text: str) -> Iterator[str]:
-    """Yield the outermost JSON objects of a text: alone, in a code fence, or within prose."""
-    at = text.find("{")
-    while at >= 0:
-        try:
-            end = end_of_json(text, at)
-        except UnreadableText:
-            if _OBJECT_BEGINS.match(text, at):  # cut off or malformed: an object inside it is no answer
-                return
-            end = at + 1
-        else:
-            yield text[at:end]
-        at = text.find("{", end)
 
 
 def _shortened(text: str) -> str:

@@ -19,10 +19,8 @@ from typing import Any
 from PIL import Image
 
 from repair_hf.llm.ledger import Reply
-from repair_hf.llm.ledger_file import FILE, query
-from repair_hf.llm.loading import load_litellm
-from repair_hf.llm.reader import Reading, Tokens
-from repair_hf.runtime.options import UserError
+from repair_hf.llm.ledger_file import query
+from repair_hf.llm.provider import load_litellm
 
 TOKENS_PER_IMAGE = 1_290  # of an edited image: Gemini 2.5's; Gemini 3 and OpenAI's medium quality take fewer
 IMAGE_TOKENS = {"gemini": 1_120, "world/": 258}  # of an image in a prompt, whatever its size
@@ -117,27 +115,6 @@ def price_per_token(model: str, *, batch: bool = False) -> tuple[float, float] |
     return (listed[0] / 2, listed[1] / 2) if None in in_batch else in_batch
 
 
-STATED: set[str] = set()  # models whose price the user has stated
-
-
-def state_price(model: str, per_million: Sequence[float]) -> None:
-    """Give a model the price that the user states, in dollars per million tokens in and out.
-
-    Raises:
-        UserError: If these are not two amounts.
-    """
-    if len(per_million) != 2:
-        raise UserError(f"A price is two amounts, in dollars per million tokens in and out, got {list(per_million)}.")
-    each_in, each_out = (amount / 1e6 for amount in per_million)
-    listed = {name: value for name, value in image_prices(model).items() if "cost" not in name}
-    prices = {"input_cost_per_token": each_in, "output_cost_per_token": each_out}
-    of_images = {"input_cost_per_image_token": each_in, "output_cost_per_image_token": each_out}
-    defaults = {"litellm_provider": model.partition("/")[0], "mode": "chat"}
-    load_litellm().model_cost[model] = defaults | listed | prices | of_images
-    STATED.add(model)
-    price_per_token.cache_clear()
-
-
 def price_per_image(model: str) -> float | None:
     """Return the US dollars per generated image, without its prompt; None if LiteLLM lists no price.
 
@@ -154,46 +131,62 @@ def image_prices(model: str) -> dict[str, Any]:
     return prices.get(model) or prices.get(model.partition("/")[2], {})
 
 
-def image_bill(tokens: Tokens | None, model: str) -> float | None:
-    """Return the dollars of an edited image by its tokens; None if they, or their prices, are not known.
+def token_bill(
+    usage: Any,
+    model: str,
+    *,
+    has_text: bool = True,
+    batch: bool = False,
+    stated: tuple[float, float] | None = None,
+) -> float | None:
+    """Return the dollars of an answer with LiteLLM's `usage`; None if its tokens or their price are not known.
 
-    A prompt or an image whose kind is not said counts at the dearer price. What is not image in the answer is thought.
+    A `stated` price, in dollars per token in and out, comes before the listed one. Without a listed price the cost
+    counts first that the provider itself reports, as OpenRouter does.
     """
+    litellm, price = load_litellm(), stated or price_per_token(model, batch=batch)
+    cost = getattr(usage, "cost", None)
+    if (stated is not None or price is None) and isinstance(cost, int | float) and cost >= 0:
+        return float(cost)
+    if price is None:
+        return None
+    if not any(price):
+        return 0.0
+    if usage is None or usage.prompt_tokens <= 0 or (has_text and usage.completion_tokens <= 0):
+        return None
+    if stated is not None:
+        return usage.prompt_tokens * stated[0] + usage.completion_tokens * stated[1]
+    if batch:
+        return sum(litellm.cost_calculator.batch_cost_calculator(usage, model))
+    # by the model that was asked for: LiteLLM's own figure uses the name in the response
+    return sum(litellm.cost_per_token(model=model, usage_object=usage))
+
+
+def image_bill(usage: Any, model: str, stated: tuple[float, float] | None = None) -> float | None:
+    """Return the dollars of an edited image with LiteLLM's `usage`; None if its tokens or their price are not known.
+
+    A prompt whose kind is not said counts at the dearer price. What is not image in the answer is text or thought.
+    """
+    if stated is not None and not any(stated):
+        return 0.0
+    if usage is None or usage.output_tokens <= 0 or usage.input_tokens < 0:
+        return None
+    answered = max(usage.output_tokens, usage.total_tokens - usage.input_tokens)
+    if stated is not None:
+        return usage.input_tokens * stated[0] + answered * stated[1]
     listed = image_prices(model)
-    per_image = listed.get("output_cost_per_image_token")
-    if tokens is None or (per_image is None and listed.get("output_cost_per_image") is None):
+    per_image_token = listed.get("output_cost_per_image_token")
+    if per_image_token is None and listed.get("output_cost_per_image") is None:
         return None
     text_in = listed.get("input_cost_per_token") or 0.0
     image_in = max(listed.get("input_cost_per_image_token") or 0.0, text_in)
-    images_in = tokens.prompt if tokens.images_in is None else tokens.images_in
-    dollars = images_in * image_in + (tokens.prompt - images_in) * text_in
-    if per_image is None:
+    counts = usage.model_dump(warnings=False)  # some details are objects, and some are not
+    texts = (counts["input_tokens_details"] or {}).get("text_tokens") or 0
+    dollars = texts * text_in + (usage.input_tokens - texts) * image_in
+    if per_image_token is None:
         return dollars + listed["output_cost_per_image"]
-    images_out = tokens.completion if tokens.images_out is None else tokens.images_out
-    thinking = (tokens.completion - images_out) * (listed.get("output_cost_per_token") or 0.0)
-    return dollars + images_out * per_image + thinking
-
-
-def bill(found: Reading, model: str, *, batch: bool) -> tuple[int, int, float | None]:
-    """Return the tokens in and out, and the dollars; None if the bill is not known."""
-    litellm, tokens, price = load_litellm(), found.tokens, price_per_token(model, batch=batch)
-    if found.cost is not None and (price is None or model in STATED):
-        return (tokens.prompt, tokens.completion, found.cost) if tokens else (0, 0, found.cost)
-    if tokens is None:
-        is_free = found.finish == "content_filter" and not found.is_odd
-        return 0, 0, 0.0 if is_free or (price is not None and not any(price)) else None
-    dollars = None
-    if price is not None and ((tokens.prompt and (tokens.completion or not found.text)) or not any(price)):
-        usage = litellm.Usage(
-            prompt_tokens=tokens.prompt,
-            completion_tokens=tokens.completion,
-            prompt_tokens_details={"cached_tokens": tokens.cached},
-        )
-        if batch:
-            dollars = sum(litellm.cost_calculator.batch_cost_calculator(usage, model))  # seen with litellm 1.106
-        else:  # by the model that was asked for: LiteLLM's own figure uses the name in the response
-            dollars = sum(litellm.cost_per_token(model=model, usage_object=usage))
-    return tokens.prompt, tokens.completion, dollars
+    images = (counts.get("output_tokens_details") or {}).get("image_tokens") or usage.output_tokens
+    return dollars + images * per_image_token + (answered - images) * (listed.get("output_cost_per_token") or 0.0)
 
 
 def count_tokens(model: str, messages: Sequence[Mapping[str, Any]]) -> int:
@@ -210,7 +203,7 @@ def text_tokens(text: str) -> int:
 def patches(width: int, height: int) -> int:
     """Count the tokens of an image of this size in pixels as Claude and Qwen-VL do: one for 28 x 28 pixels.
 
-    A model that counts more is noticed by its first bill, see `Ledger`.
+    A model that counts more is noticed by its first bill, see `Ledger.reserve`.
     """
     scale = min(1.0, LONGEST / max(width, height))
     return ceil(width * scale / 28) * ceil(height * scale / 28)
@@ -234,24 +227,9 @@ def all_parts(messages: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]
         yield from [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def paid_in(*folders: Path) -> dict[tuple[str, str], Usage]:
-    """Return what all runs in some folders have paid for answers and edited images, by stage and direction."""
-    rows = (row for folder in folders for row in query(folder, _PAID))
-    return merged_usage({(stage, direction): Usage(*counts)} for stage, direction, *counts in rows)
-
-
-def check_paid(folder: Path, noted: Iterable[Mapping[str, Any]]) -> None:
-    """Check that a folder's ledger holds the calls that its summary has noted as paid.
-
-    Raises:
-        UserError: If it holds less, so that all would be paid again.
-    """
-    wanted = sum(use["calls"] for use in noted)
-    if wanted > (held := sum(use.calls for use in paid_in(folder).values())):
-        raise UserError(
-            f"{folder} has paid for {wanted:,} answers and images, and its ledger holds {held:,}: {FILE}, or the "
-            f"{FILE}-wal beside it, is not the one. Put it back; the folder of a shared --ledger must stay below it."
-        )
+def paid_in(ledger: str | Path, run: str | None = None) -> dict[tuple[str, str], Usage]:
+    """Return what a ledger, or one run in it, has paid for answers and edited images, by stage and direction."""
+    return {(stage, direction): Usage(*counts) for stage, direction, *counts in query(ledger, _PAID, run)}
 
 
 def usage_rows(usage: Mapping[tuple[str, str], Usage]) -> list[dict[str, Any]]:
@@ -269,8 +247,16 @@ def merged_usage(usages: Iterable[Mapping[tuple[str, str], Usage]]) -> dict[tupl
     return dict(found)
 
 
+def format_dollars(amount: float | None) -> str:
+    """Format an amount with two decimals; what they would show as nothing is below a cent."""
+    if amount is None:
+        return "unknown"
+    return "<$0.01" if 0 < amount < 0.005 else f"${amount:,.2f}"
+
+
 _PAID = """
 SELECT stage, direction, COUNT(*), 0, SUM(prompt_tokens), SUM(completion_tokens),
-    TOTAL(CASE state WHEN 'lost' THEN worst ELSE dollars END), SUM(state = 'answered' AND dollars IS NULL)
-FROM call WHERE run = :run AND state IN ('answered', 'lost') GROUP BY stage, direction
+    TOTAL(CASE state WHEN 'lost' THEN COALESCE(dollars, worst) ELSE dollars END),
+    SUM(state = 'answered' AND dollars IS NULL)
+FROM call WHERE (?1 IS NULL OR run = ?1) AND state IN ('answered', 'lost') GROUP BY stage, direction
 """

@@ -1,16 +1,14 @@
-"""The ledger: every paid answer and image of a run, and what each has cost, in one SQLite file.
+"""The ledger: every answer and image that was paid for, and what each has cost, in one SQLite file.
 
 A call has one row. Its state says what is known of it:
 
-- `reserved`: about to be sent, or on its way. It counts as its worst case.
-- `received`: its process died between the body and the reply. It counts as its worst case, and the body is read.
-- `answered`: the answer has come; it was written down together with its bill.
-- `lost`: it may be billed, but no answer came. It counts as its worst case, and its question is asked again.
-- `rejected`: the provider does not accept this request. It costs nothing, and is not asked again.
-- `submitted`: it is in a batch (see `batches`). It counts as its worst case.
+- `reserved`: about to be sent, or on its way. It counts at the most that it may cost.
+- `submitted`: in a batch (see `batch_asker`). It counts at the most that it may cost.
+- `answered`: the answer has come, and was written together with its bill.
+- `lost`: it may be billed, but no answer came. It counts at the most that it may cost; its question is asked again.
 
-A call is reserved before it is sent, by a statement that compares the ceilings with all rows. So no number of
-processes, killed or not, exceeds a ceiling. The rows survive `kill -9`, though not always a power cut.
+A call is reserved in the transaction that compares the ceilings with all rows. So no number of processes, killed or
+not, exceeds a ceiling by what it reserves. The rows survive `kill -9`, though not always a power cut.
 """
 
 from __future__ import annotations
@@ -19,81 +17,85 @@ import asyncio
 import logging
 import secrets
 import sqlite3
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import filelock
+import psutil
 
-from repair_hf.llm.calls import CALL, Call, Reply, Topic, format_dollars, packed, read_call, without_usage
-from repair_hf.llm.ledger_file import LedgerLocked, check_log, connect, damaged, lock_of, owners_of
-from repair_hf.runtime.redaction import holds_key
+from repair_hf.llm.ledger_file import FILE, PATIENCE, TABLE, Reply, Topic, explained
 from repair_hf.runtime.run_folder import RunStopped
 
-__all__ = ["BudgetSpent", "Call", "Ceilings", "Ledger", "Reply", "Topic"]
+__all__ = ["BudgetSpent", "Ledger", "Reply", "Topic"]
 
 logger = logging.getLogger(__name__)
 
 SLACK = 1e-9  # dollars: sums of binary fractions differ in their last digits
-POLL = 0.1  # seconds between two looks at the bills that have come
-LEAKED_KEY = "leaked_key"  # in place of why the model stopped: the answer held an API key
-BEYOND = 100  # times the worst case: nothing is learned from such a bill
+POLL = 0.1  # seconds between two looks at what other calls and processes have done
+
+LOST = "state = 'lost', key = key || '/' || hex(randomblob(8)), owner = NULL, batch = NULL"  # no question has this key
 
 
 class BudgetSpent(RunStopped):
     """A ceiling is reached; with a higher one the same command goes on."""
 
 
-class Ceilings(NamedTuple):
-    """The most that all runs with one ledger may pay, in US dollars and in answers and images; None for no ceiling."""
-
-    max_usd: float | None = None
-    max_calls: int | None = None
-
-
 class Ledger:
-    """A ledger that is open for payments.
+    """A ledger that is open for payments. Use it in one event loop.
 
     Args:
-        path: The file, created if missing; `:memory:` for a rehearsal.
+        path: The file, created if missing; None for one in a temporary folder, for a rehearsal.
         run: Name of the run that pays: its folder, seen from the ledger's. Several runs may share a ledger.
+        max_usd: The most that all runs with this ledger may pay, in US dollars; None for no ceiling.
+        max_calls: The most answers and images that they may pay for.
 
-    Attributes:
-        ceilings: They hold for all runs and processes with this ledger.
+    Raises:
+        UserError: If the file is no ledger.
     """
 
-    def __init__(self, path: str | Path = ":memory:", *, run: str = ".", ceilings: Ceilings | None = None) -> None:
-        self.path, self.run, self.ceilings = Path(path), run, ceilings or Ceilings()
-        self._owner = secrets.token_hex(8)  # of this process's rows that are not settled
-        self._highest: defaultdict[str, float] = defaultdict(float)  # bills above their reserve, by model
-        self._measured: set[str] = set()  # models that this process has had an answer of
-        check_log(self.path)
-        self.database = connect(path)
-        self._lock = None if str(path) == ":memory:" else filelock.FileLock(lock_of(self.path, self._owner))
-        if self._lock is not None:
-            self._lock.acquire()
-        self._settle_dead(owners_of(self.path))
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        run: str = ".",
+        max_usd: float | None = None,
+        max_calls: int | None = None,
+    ) -> None:
+        self._temporary = tempfile.TemporaryDirectory() if path is None else None
+        self.path = Path(path or f"{self._temporary.name}/{FILE}")  # type: ignore[union-attr]
+        self.run, self.max_usd, self.max_calls = run, max_usd, max_calls
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        process = psutil.Process()
+        self._owner = f"{process.pid} {process.create_time()} {secrets.token_hex(4)}"
+        self._version: int | None = None  # of the file, when the sums below were read
+        self._dollars, self._calls = 0.0, 0
+        self._highest: dict[str, float] = {}  # bill by model
+        with explained(self.path):
+            how: dict[str, Any] = {"timeout": PATIENCE, "isolation_level": None, "check_same_thread": False}
+            self.database = sqlite3.connect(self.path, **how)
+            self.database.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {TABLE}")
+            self._lose_dead()
+            self.database.execute("PRAGMA busy_timeout = 0")  # from here on waiting must not block the event loop
 
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self.close()
+        if isinstance(error, sqlite3.DatabaseError):
+            with explained(self.path):
+                raise error
 
     def close(self) -> None:
         """Close the file. Calls whose replies nobody waits for any more count as lost."""
-        with suppress(sqlite3.OperationalError, LedgerLocked):  # or a full disk; the next run does the same
-            self._settle(self._owner)
-            self._settle_dead(owners_of(self.path))
-        if self._lock is not None:  # before its log goes: a lock without one is taken for that of a killed process
-            Path(self._lock.lock_file).unlink(missing_ok=True)
-            self._lock.release()
-        with suppress(sqlite3.OperationalError, LedgerLocked):  # unless others have it open, one file holds all
-            self.database.execute("PRAGMA busy_timeout = 0")
-            self.database.execute("PRAGMA journal_mode = DELETE")
-        self.database.close()
+        with explained(self.path), closing(self.database):
+            self.database.execute(f"PRAGMA busy_timeout = {round(PATIENCE * 1000)}")
+            self._lose(self._owner)
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     @property
     def folder(self) -> Path:
@@ -103,192 +105,186 @@ class Ledger:
     @property
     def total(self) -> tuple[float, int]:
         """Dollars, and answers and images, of all runs, as the ceilings count them."""
-        return self._one("SELECT dollars, calls FROM total")
+        self._refresh()
+        return self._dollars, self._calls
 
-    def find(self, key: str) -> Call | None:
-        """Return a call that is answered, rejected or in a batch; None if it may be asked."""
-        return self.find_all([key]).get(key)
+    def find(self, key: str) -> Reply | None:
+        """Return the answer to a question; None if there is none."""
+        wanted = "SELECT text, finish, prompt_tokens, completion_tokens, dollars, answered_by FROM call"
+        row = self._one(f"{wanted} WHERE key = ? AND state = 'answered'", key)
+        return row and Reply(*row)
 
-    def find_all(self, keys: Sequence[str]) -> dict[str, Call]:
-        """Return, by key, the calls that are answered, rejected or in a batch."""
-        wanted = f"SELECT {CALL} FROM call WHERE key IN ({', '.join('?' * len(keys))}) AND state != 'reserved'"
-        try:
-            return {row[0]: read_call(row) for row in self.database.execute(wanted, keys)}
-        except (ValueError, TypeError, sqlite3.OperationalError) as error:
-            raise damaged(self.path, error) from error
+    def in_batches(self, model: str) -> int:
+        """Return how many questions to a model are in batches that are not collected yet."""
+        wanted = "SELECT COUNT(*) FROM call WHERE batch IS NOT NULL AND model = ?"
+        return self._one(wanted, model)[0]
 
-    def has_answers_of(self, model: str) -> bool:
-        """Return whether a model has answered before."""
-        return self._one("SELECT 1 FROM call WHERE model = ? AND state = 'answered' LIMIT 1", model) is not None
+    async def pay(
+        self, key: str, topic: Topic, worst: float, send: Callable[[], Awaitable[Reply]]
+    ) -> tuple[Reply, bool]:
+        """Return the answer to a question, and whether it was paid now: the ledger's answer, or what `send` brings.
 
-    async def reserve(self, key: str, worst: Callable[[], float], topic: Topic) -> tuple[Call, float]:
-        """Reserve the most that a call may cost; return the call, and that amount in dollars.
-
-        The state is `reserved` if it is to be sent now; with a `body`, that is to be read in place of sending. If the
-        ceilings only lack what other calls have reserved, wait for their bills. `worst` is then called again.
+        `worst` is the most that it may cost, in dollars. If the ceilings only lack what other calls have reserved,
+        their bills are awaited. An error of `send` counts as a lost answer, unless its `may_be_billed` is False.
 
         Raises:
             BudgetSpent: If a ceiling does not allow this call.
         """
-        while True:
-            dollars = max(worst(), self._highest[topic.model])
-            if self._may_send(topic.model, dollars) and self.add(key, dollars, topic, "reserved"):
-                return Call(key, "reserved"), dollars
-            call = self.find(key)
-            if call is not None and call.state != "received":
-                return call, dollars
-            if call is not None and self._adopt(key):
-                return Call(key, "reserved", body=call.body), dollars
-            shortage, is_busy = self.shortage(dollars)
-            if shortage and not is_busy:
-                raise BudgetSpent(shortage)
+        while (shortage := await self.reserve(key, topic, worst)) is not None:
+            if (reply := self.find(key)) is not None:
+                return reply, False
+            if not shortage.may_pass:
+                raise BudgetSpent(shortage.reason)
             await asyncio.sleep(POLL)
-            self._settle_dead()
+            async with self.transaction():
+                self._lose_dead()
+        try:
+            reply = await send()
+        except BaseException as error:
+            await self.give_up(key, is_lost=getattr(error, "may_be_billed", True))
+            raise
+        await self.answer(key, topic, reply)
+        return reply, True
 
-    def _may_send(self, model: str, dollars: float) -> bool:
-        """Let the first paid call of a model go alone: its bill corrects the reserves of the others."""
-        if self.ceilings.max_usd is None or not dollars or model in self._measured:
-            return True
-        wanted = "SELECT 1 FROM call WHERE owner = ? AND model = ? AND state = 'reserved'"
-        return self._one(wanted, self._owner, model) is None
+    async def reserve(self, key: str, topic: Topic, worst: float, batch: str | None = None) -> Shortage | None:
+        """Write the row of a call that is about to be sent, or to be put into a batch.
 
-    def add(self, key: str, worst: float, topic: Topic, state: str, batch_id: str | None = None) -> bool:
-        """Write a row that counts as its worst case, unless a ceiling does not allow it or the key has one."""
-        (most, most_calls), labels = self.ceilings, (key, self.run, *topic, state, worst, self._owner, batch_id)
-        left = (None if most is None else most + SLACK - worst, most_calls)
-        return self.database.execute(_ADD, (*labels, *left)).rowcount == 1
-
-    def shortage(self, worst: float) -> tuple[str | None, bool]:
-        """Describe the ceiling that one more call could exceed, and say whether calls are on their way."""
-        (most, most_calls), shortage, (dollars, calls) = self.ceilings, None, self.total
-        if most is not None and dollars + worst > most + SLACK:
-            paid, next_one = format_dollars(dollars), format_dollars(worst)
-            shortage = f"--max-usd {most:g} is reached: {paid} are paid, and the next request may cost {next_one}."
-        elif most_calls is not None and calls >= most_calls:
-            shortage = f"--max-calls {most_calls} is reached: {calls} answers and images are paid or on their way."
-        is_busy = self._one("SELECT 1 FROM call WHERE owner IS NOT NULL AND state = 'reserved' LIMIT 1") is not None
-        return shortage and f"{shortage} Every answer so far is kept. Rerun with a higher ceiling to resume.", is_busy
-
-    def keep(self, key: str, body: bytes) -> None:
-        """Write down a body before it is read, unless it echoes a key."""
-        if not holds_key(body.decode("utf-8", "replace")):
-            with suppress(LedgerLocked):  # it is read at once, and then its answer is written
-                self.database.execute("UPDATE call SET body = ? WHERE key = ? AND owner = ?", (body, key, self._owner))
-
-    def answer(self, key: str, reply: Reply, topic: Topic | None = None, worst: float = 0.0) -> Call:
-        """Write an answer and its bill, and return its call. Without a bill, and at most, the reserve counts.
-
-        With `topic` it is written even if another process has given its row up meanwhile: it is paid for. A text that
-        holds a key in use is not kept.
+        Returns:
+            None if it is written; else why not.
         """
-        if holds_key(reply.text) or holds_key(reply.finish):
-            reply = reply._replace(text="", finish=LEAKED_KEY)
-        with self._transaction(is_paid=True):
-            row = self._one("SELECT worst, model FROM call WHERE key = ? AND state IN ('reserved', 'submitted')", key)
-            if row is None and topic is not None:
-                row = (worst, topic.model)
-                if self._one("SELECT 1 FROM call WHERE key = ?", key) is not None:
-                    key = f"{key}/{secrets.token_hex(8)}"
-                self.database.execute(_ADD, (key, self.run, *topic, "reserved", worst, self._owner, *[None] * 3))
-            if row is not None:
-                reply = self._capped(reply, *row)
-                self._measured.add(row[1])
-                usage = (reply.prompt_tokens, reply.completion_tokens, reply.dollars, reply.answered_by)
-                self.database.execute(_ANSWER, (*usage, packed(reply), key))
-        return Call(key, "answered", reply, is_new=True)
+        async with self.transaction():
+            same = self._one("SELECT state, owner FROM call WHERE key = ?", key)
+            if same is not None:
+                reason = "A question is in a batch of another run. Collect it first, with --batch."
+                return Shortage(reason, may_pass=same != ("submitted", None))
+            self._refresh()
+            dollars = max(worst, self._highest.get(topic.model, 0.0))
+            if reason := self._shortage(dollars):
+                return Shortage(reason, may_pass=self._one("SELECT 1 FROM call WHERE owner IS NOT NULL") is not None)
+            state = "reserved" if batch is None else "submitted"
+            self.database.execute(_RESERVE, (key, self.run, *topic, state, dollars, batch, self._owner))
+            self._dollars += dollars
+            self._calls += 1
+            return None
 
-    def _capped(self, reply: Reply, worst: float, model: str) -> Reply:
-        """Count no more than was reserved; what the bill says beyond that is reserved for the calls that follow."""
-        if reply.dollars is None or not worst or reply.dollars <= worst:
-            return reply
-        if reply.dollars > BEYOND * worst:
-            return without_usage(reply)
-        if not self._highest[model]:
-            logger.warning("%s bills $%.2g for a request reserved at $%.2g; it counts as that, and later ones are "
-                           "reserved at the bill.", model, reply.dollars, worst)  # fmt: skip
-        self._highest[model] = max(self._highest[model], reply.dollars)
-        return reply._replace(dollars=worst)
+    async def answer(self, key: str, topic: Topic, reply: Reply) -> None:
+        """Write an answer with its bill; without a known bill it counts at the most that it may cost.
 
-    def reject(self, key: str, reason: str, topic: Topic) -> None:
-        """Note that the provider never accepts a request, unless it is on its way elsewhere."""
-        reply = packed(Reply(reason, "rejected", 0, 0, 0.0, topic.model))
-        self.database.execute(_REJECT, (key, self.run, *topic, reply))
-
-    def give_up(self, key: str, *, is_lost: bool) -> None:
-        """Let a question be asked again that brought no reply; if `is_lost`, it counts as its worst case."""
-        change = f"UPDATE call SET {_LOST}" if is_lost else "DELETE FROM call"
-        self.database.execute(f"{change} WHERE key = ? AND owner = ?", (key, self._owner))
-
-    def lose(self, keys: Iterable[str]) -> None:
-        """Count submitted calls as lost: their batch ended without their answers."""
-        wanted = f"UPDATE call SET {_LOST}, batch_id = NULL WHERE key = ? AND state = 'submitted'"
-        for key in keys:
-            self.database.execute(wanted, (key,))
-
-    def ask_again(self, key: str, is_gone: Callable[[], bool]) -> None:
-        """Let a question be asked again if its answer is gone, such as a deleted file; what it has cost stays.
-
-        Others see one change: who pays writes the file first, and then the answer.
+        It is written even if another process has given the call up meanwhile: it is paid for.
         """
-        with self._transaction():
-            if (call := self.find(key)) is not None and call.state in ("answered", "rejected") and is_gone():
-                self.database.execute(f"UPDATE call SET key = {_FRESH_KEY} WHERE key = ?", (key,))
+        async with self.transaction(is_paid=True):
+            row = self._one("SELECT worst FROM call WHERE key = ?", key)
+            self.database.execute(_ANSWER, (key, self.run, *topic, *reply))
+            reserved = row[0] if row else 0.0
+            dollars = reserved if reply.dollars is None else reply.dollars
+            self._dollars += dollars - reserved
+            self._calls += row is None
+            self._highest[topic.model] = max(self._highest.get(topic.model, 0.0), reply.dollars or 0.0)
 
-    def _settle_dead(self, others: Collection[str] = ()) -> None:
-        """Count what killed processes had reserved as lost, and give up their batches that were not submitted.
+    async def give_up(self, key: str, *, is_lost: bool) -> None:
+        """Let a question be asked again that brought no answer; if `is_lost`, it counts at the most it may cost."""
+        change = f"UPDATE call SET {LOST}" if is_lost else "DELETE FROM call"
+        async with self.transaction(is_paid=True):
+            self.database.execute(f"{change} WHERE key = ? AND state IN ('reserved', 'submitted')", (key,))
+            self._version = None
 
-        Processes are known by their rows; `others` may have none.
+    async def forget(self, key: str) -> None:
+        """Let a question be asked again whose answer is gone, such as a deleted file. What it has cost stays."""
+        async with self.transaction():
+            self.database.execute(f"UPDATE call SET {LOST} WHERE key = ? AND state = 'answered'", (key,))
+
+    @asynccontextmanager
+    async def transaction(self, *, is_paid: bool = False) -> AsyncIterator[None]:
+        """Begin to write, and commit at the end. Nothing may be awaited inside.
+
+        Raises:
+            RunStopped: If another program keeps the file locked; what is paid waits for it.
         """
-        wanted = "SELECT DISTINCT owner FROM call WHERE owner IS NOT NULL AND owner != ?"
-        owners = {owner for (owner,) in self.database.execute(wanted, (self._owner,)).fetchall()}
-        for owner in owners.union(others) - {self._owner}:
-            lock = filelock.FileLock(lock_of(self.path, owner), blocking=False)
-            with suppress(filelock.Timeout), lock:
-                self._settle(owner)
-                Path(lock.lock_file).unlink(missing_ok=True)
+        begin = time.monotonic()
+        while not self.database.in_transaction:
+            try:
+                self.database.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error):
+                    raise
+                if time.monotonic() > begin + PATIENCE:
+                    if not is_paid:
+                        raise RunStopped(
+                            f"Another program, such as a viewer of SQLite files, has locked {self.path}. Close it, "
+                            "and run the same command again: every answer so far is kept."
+                        ) from error
+                    begin = time.monotonic()
+                    logger.warning("Another program has locked %s; a paid answer waits to be written.", self.path)
+                await asyncio.sleep(POLL / 5)
+        with self.database:
+            yield
 
-    def _settle(self, owner: str) -> None:
-        with self._transaction():
-            wanted = "WHERE owner = ? AND state = 'reserved' AND body IS"
-            self.database.execute(f"UPDATE call SET state = 'received', owner = NULL {wanted} NOT NULL", (owner,))
-            self.database.execute(f"UPDATE call SET {_LOST} {wanted} NULL", (owner,))
-            self.database.execute("DELETE FROM call WHERE owner = ? AND batch_id LIKE 'draft:%'", (owner,))
-            self.database.execute("UPDATE call SET owner = NULL WHERE owner = ?", (owner,))
+    def _shortage(self, dollars: float) -> str | None:
+        """Describe the ceiling that a call of so many dollars would exceed."""
+        later = "Every answer so far is kept. Rerun with a higher ceiling to resume."
+        if self.max_usd is not None and self._dollars + dollars > self.max_usd + SLACK:
+            return (
+                f"--max-usd {self.max_usd:g} is reached: ${self._dollars:,.2f} are paid or reserved, and the next "
+                f"request may cost ${dollars:,.4f}. {later}"
+            )
+        if self.max_calls is not None and self._calls >= self.max_calls:
+            return f"--max-calls {self.max_calls} is reached: {self._calls} answers and images are paid. {later}"
+        return None
 
-    def _adopt(self, key: str) -> bool:
-        """Take a body that a killed process has received; False if another process was faster."""
-        wanted = "UPDATE call SET state = 'reserved', owner = ? WHERE key = ? AND state = 'received'"
-        return self.database.execute(wanted, (self._owner, key)).rowcount == 1
+    def _refresh(self) -> None:
+        """Read the sums of all rows again, if another process has written since."""
+        (version,) = self._one("PRAGMA data_version")
+        if version != self._version:
+            self._version = version
+            sums = "SELECT model, TOTAL(COALESCE(dollars, worst)), COUNT(*), MAX(dollars) FROM call GROUP BY model"
+            rows = self.database.execute(sums).fetchall()
+            self._dollars = sum(dollars for _, dollars, _, _ in rows)
+            self._calls = sum(calls for _, _, calls, _ in rows)
+            self._highest = {model: highest or 0.0 for model, _, _, highest in rows}
+
+    def _lose_dead(self) -> None:
+        """Count what killed processes had on their way as lost."""
+        owners = self.database.execute("SELECT DISTINCT owner FROM call WHERE owner IS NOT NULL").fetchall()
+        for (owner,) in owners:
+            if owner != self._owner and not _is_alive(owner):
+                self._lose(owner)
+
+    def _lose(self, owner: str) -> None:
+        """End a process's open calls: those on their way are lost, those for a batch were never sent."""
+        self.database.execute("DELETE FROM call WHERE owner = ? AND state = 'submitted'", (owner,))
+        self.database.execute(f"UPDATE call SET {LOST} WHERE owner = ?", (owner,))
+        self._version = None
 
     def _one(self, wanted: str, *values: Any) -> Any:
         return self.database.execute(wanted, values).fetchone()
 
-    @contextmanager
-    def _transaction(self, *, is_paid: bool = False) -> Iterator[None]:
-        """Begin to write. What is paid waits as long as another program locks the ledger."""
-        while not self.database.in_transaction:
-            try:
-                self.database.execute("BEGIN IMMEDIATE")
-            except LedgerLocked:
-                if not is_paid:
-                    raise
-                logger.warning("Another program has locked %s, and a paid answer waits to be written.", self.path)
-        with self.database:
-            yield
+
+class Shortage(NamedTuple):
+    """Why a call cannot be reserved; it `may_pass` when other calls are answered."""
+
+    reason: str
+    may_pass: bool
 
 
-_FRESH_KEY = "key || '/' || hex(randomblob(8))"  # no question has it
-_LOST = f"key = {_FRESH_KEY}, state = 'lost', owner = NULL"
-_ADD = """
-INSERT INTO call (key, run, stage, direction, model, prompts, calls, state, worst, owner, batch_id)
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?8, ?9, ?10 FROM total
-WHERE (?11 IS NULL OR dollars <= ?11) AND (?12 IS NULL OR calls < ?12) ON CONFLICT (key) DO NOTHING
+_RESERVE = """
+INSERT INTO call (key, run, stage, direction, model, prompts, state, worst, batch, owner)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ANSWER = """
-UPDATE call SET state = 'answered', prompt_tokens = ?, completion_tokens = ?, dollars = ?, answered_by = ?, reply = ?,
-    body = NULL, owner = NULL, batch_id = NULL WHERE key = ?
+INSERT INTO call (key, run, stage, direction, model, prompts, state, worst, text, finish, prompt_tokens,
+    completion_tokens, dollars, answered_by)
+VALUES (?, ?, ?, ?, ?, ?, 'answered', 0, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (key) DO UPDATE SET state = 'answered', text = excluded.text, finish = excluded.finish,
+    prompt_tokens = excluded.prompt_tokens, completion_tokens = excluded.completion_tokens,
+    dollars = excluded.dollars, answered_by = excluded.answered_by, batch = NULL, owner = NULL
 """
-_REJECT = """
-INSERT INTO call (key, run, stage, direction, model, prompts, state, worst, dollars, calls, reply)
-VALUES (?, ?, ?, ?, ?, ?, 'rejected', 0, 0, 0, ?) ON CONFLICT (key) DO NOTHING
-"""
+
+
+def _is_alive(owner: str) -> bool:
+    """Return whether the process that reserved a call still runs on this machine."""
+    pid, started, _ = owner.split()
+    try:
+        process = psutil.Process(int(pid))
+        return abs(process.create_time() - float(started)) < 10 and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,276 +1,247 @@
-"""Send one request to a provider over LiteLLM, once.
+"""LiteLLM, and what its exceptions mean.
 
-Retries are left to `sending`: those of LiteLLM and of the SDKs below it are off, because nested retries multiply.
+LiteLLM is imported late, without network and quietly: the import takes seconds. Its retries are off, because those of
+`paid_model` know the ceilings.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from contextvars import ContextVar
+import os
+import re
+import warnings
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import cache
+from types import ModuleType
 from typing import Any, Literal
 
-from repair_hf.llm.calls import without_usage
-from repair_hf.llm.cost import STATED, bill, price_per_token
-from repair_hf.llm.errors import (
-    Blocked,
-    Exchange,
-    PassingError,
-    ProviderError,
-    RejectedRequest,
-    ReportedError,
-    UnreadableBody,
-    as_error,
-)
 from repair_hf.llm.ledger import Reply
-from repair_hf.llm.loading import find_provider, key_names, load_litellm, mapped
-from repair_hf.llm.reader import Reading, parse_body, read_body
+from repair_hf.runtime.options import UserError
 from repair_hf.runtime.redaction import printable, use_keys, without_secrets
+from repair_hf.runtime.run_folder import RunStopped
 
-__all__ = ["LiteLLM", "PassingError", "Provider", "ProviderError", "RejectedRequest", "Reply"]
+LATER = "Every answer so far is kept; run the same command again later."
+LONGEST_REASON = 500  # characters
+THINKING_TOKENS = 4096  # mostly some hundred suffice; an answer that is cut off gets more
+MARGIN = 1.0  # seconds that LiteLLM's own time-outs get first; they only limit the wait for the next byte
 
-logger = logging.getLogger(__name__)
+# Answers a request in the OpenAI chat format in place of LiteLLM: the toy world's oracle, or a function of Python.
+Provider = Callable[[Mapping[str, Any]], Awaitable[Reply]]
 
 # Their servers enforce a JSON schema for any model, though LiteLLM's table, which goes by model, does not say so.
 _TAKE_ANY_SCHEMA = ("hosted_vllm", "ollama", "ollama_chat")
-
-PLAIN_AFTER = 2  # answers of 5xx to a schema: some servers do not say that they reject it
-MOST_BYTES = 64 * 2**20  # of a response, decompressed; the largest images of providers take about 30 MB
-MARGIN = 1.0  # seconds that LiteLLM's own time-outs get, which know whether a connection was made
-
-# Answers a request in the OpenAI chat format: LiteLLM below, or the toy world's oracle.
-Provider = Callable[[Mapping[str, Any]], Awaitable[Reply]]
+_KEYS_BEGIN = {"gemini": ("GOOGLE_",), "huggingface": ("HF_",), "bedrock": ("AWS_",)}
+# An empty account, in the words of OpenAI, Anthropic and DeepSeek: LiteLLM has no class for it.
+_NO_CREDIT = re.compile(r"insufficient_quota|billing_hard_limit|credit balance is too low|insufficient balance", re.I)
+_MESSAGE = re.compile(r'"message": *"((?:[^"\\]|\\.)+)"')  # in a body that LiteLLM passes on, as Gemini's
+_WRAPPING = re.compile(r"^((litellm\.)?\w*(Error|Exception|Timeout)( \w+Error)?( - |: ))+")
 
 
-EXCHANGE: ContextVar[Exchange | None] = ContextVar("exchange", default=None)  # of the request of this task
-KEEP: ContextVar[Callable[[bytes], None] | None] = ContextVar("keep", default=None)  # writes a body down at once
+class ProviderError(RunStopped):
+    """The provider does not answer (wrong key, no credit, no such model): the run stops and can be resumed later."""
+
+    may_be_billed = False
 
 
-class LiteLLM:
-    """Any provider that LiteLLM knows, or a custom endpoint.
+class RejectedRequest(Exception):
+    """The provider does not accept this request: only its row is dropped."""
+
+    may_be_billed = False
+
+
+class PassingError(Exception):
+    """A request failed, but another attempt may succeed: a bad connection, a time-out, 429 or 5xx.
 
     Args:
-        base_url: URL of a custom endpoint with the protocol of the model id's provider; None for the provider's own.
-        timeout: Seconds until a request counts as failed.
+        named_wait: Seconds that the provider asks to wait; None if it names none.
+        is_rate_limit: Whether the rate limit was exceeded.
+        may_be_billed: Whether the provider may have answered, and only the answer was lost.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        named_wait: float | None = None,
+        is_rate_limit: bool = False,
+        may_be_billed: bool = False,
+    ) -> None:
+        super().__init__(reason)
+        self.named_wait, self.is_rate_limit, self.may_be_billed = named_wait, is_rate_limit, may_be_billed
+
+
+class UnreadableReply(PassingError):
+    """A reply came that cannot be read. It may be billed, so it is asked for once more only."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, may_be_billed=True)
+
+
+class BlockedContent(Exception):
+    """The provider's filter blocked the question or its answer."""
+
+
+async def call_litellm(function: Callable[..., Awaitable[Any]], model: str, seconds: float, **request: Any) -> Any:
+    """Await one of LiteLLM's functions, once, for at most so many seconds.
+
+    Raises:
+        PassingError, RejectedRequest, BlockedContent, ProviderError: As `as_error`.
+    """
+    try:
+        async with asyncio.timeout(seconds + MARGIN):
+            return await function(model=model, timeout=seconds, **request)
+    except TimeoutError:
+        raise PassingError(f"no whole response after {seconds:g} s", may_be_billed=True) from None
+    except Exception as error:
+        raise as_error(error, model) from None  # the traceback of LiteLLM's exception could show a key
+
+
+def as_error(error: Exception, model: str) -> Exception:
+    """Return what an exception of LiteLLM's means, as an error of this file."""
+    import httpx
+
+    litellm, reason, causes = load_litellm(), reason_of(error), list(_causes(error))
+    status = getattr(error, "status_code", None)
+    has_response = any(isinstance(cause, httpx.HTTPStatusError) for cause in causes)
+    has_no_reply = any(isinstance(cause, httpx.TransportError) for cause in causes)
+    if isinstance(error, litellm.ContentPolicyViolationError):
+        return BlockedContent(reason)
+    is_guessed = status is None or status < 400 or status in (422, 500)  # by LiteLLM, of a body that it cannot read
+    if is_guessed and not (has_response or has_no_reply):
+        return UnreadableReply(f"{model} sent a reply that cannot be read: {reason}")
+    is_spent = any(getattr(cause, "code", None) == "insufficient_quota" for cause in causes)
+    if is_spent or status == 402 or (status in (400, 403, 429) and _NO_CREDIT.search(reason)):
+        return ProviderError(f"{model} has no credit left: {reason}. {LATER}")
+    if status == 401:
+        return ProviderError(f"{model} does not accept the API key: {reason}. {LATER}")
+    if status == 429:
+        return PassingError(reason, named_wait=_named_wait(error), is_rate_limit=True)
+    if status in (None, 408, 409) or status >= 500:
+        was_sent = not any(isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout) for cause in causes)
+        return PassingError(reason, named_wait=_named_wait(error), may_be_billed=was_sent and not has_response)
+    if status in (400, 413, 422):
+        return RejectedRequest(f"{model} does not accept the request: {reason}")
+    return ProviderError(f"{model} does not accept the request: {reason}. {LATER}")
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the message in LiteLLM's wrapping, on one line, without keys, fit for a terminal."""
+    text = _WRAPPING.sub("", str(error).strip())
+    if text in ("", "Connection error."):
+        below = [str(cause) for cause in _causes(error) if isinstance(cause, OSError)]
+        text = f"{text or type(error).__name__} {below[-1] if below else ''}".strip()
+    if message := _MESSAGE.search(text):
+        text = message[1]
+    first = next((line for line in text.splitlines() if line.strip()), text)  # a traceback may follow
+    line = printable(" ".join(without_secrets(first).split()))
+    return line if len(line) <= LONGEST_REASON else line[: LONGEST_REASON - 3] + "..."
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the exception and its chain of causes."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _named_wait(error: Exception) -> float | None:
+    """Return the seconds of the header Retry-After. LiteLLM keeps it in an attribute that it names nowhere."""
+    headers = getattr(error, "litellm_response_headers", None) or {}
+    value = str(headers.get("retry-after", ""))
+    return float(value) if value.replace(".", "", 1).isdecimal() else None
+
+
+def load_litellm() -> ModuleType:
+    """Import LiteLLM with the price list that it ships, and without its output to the terminal."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    _ignore_warnings()
+    import litellm
+
+    litellm.suppress_debug_info = True
+    logger = logging.getLogger("LiteLLM")
+    if logger.level == logging.NOTSET:  # the user did not set LITELLM_LOG
+        logger.setLevel(logging.ERROR)  # its warnings about a model come with every request
+    return litellm
+
+
+@cache
+def _ignore_warnings() -> None:
+    """Ignore what pydantic says of some of LiteLLM's classes, which are built when they are first used."""
+    warnings.filterwarnings("ignore", r"Items? '.*' on TypedDict class '\w+' (is|are) using the `Read", UserWarning)
+
+
+def find_provider(model: str) -> tuple[str, str]:
+    """Return the model's name at its provider, and the provider.
 
     Raises:
         UserError: If the model id names no provider that LiteLLM knows.
     """
-
-    def __init__(self, model: str, *, base_url: str | None, timeout: float) -> None:
-        self.model, self.base_url, self.timeout = model, base_url, timeout
-        use_keys(key_names(model))
-        self._form = _answer_form(load_litellm(), model, *find_provider(model))
-        self._faults = 0
-        self._may_try_schema = self._form == "free" and base_url is not None
-
-    async def __call__(self, request: Mapping[str, Any]) -> Reply:
-        if not self._may_try_schema or "response_format" not in request:
-            return await self._send(self.fitted(request))
-        is_plain = self._faults >= PLAIN_AFTER
-        try:
-            if is_plain:
-                reply = await self._send(self.fitted(request))
-            else:
-                reply, self._form = await self._send(request), "schema"
-        except RejectedRequest:
-            if is_plain:
-                raise
-            reply, is_plain = await self._send(self.fitted(request)), True
-        except PassingError as error:
-            if error.is_server_fault:
-                self._faults = 0 if is_plain else self._faults + 1
-            raise
-        if is_plain and self._may_try_schema:  # of several requests at once the first one says so
-            logger.info("%s rejects structured output; requests are sent without it.", request["model"])
-        self._may_try_schema = False
-        return reply
-
-    async def _send(self, fitted: Mapping[str, Any]) -> Reply:
-        litellm = load_litellm()
-        model: str = fitted["model"]
-        effort = fitted.get("reasoning_effort")
-        if effort and mapped(model, effort).get("thinking", {}).get("type") in ("enabled", "adaptive"):
-            fitted = {**fitted, "temperature": None}  # a Claude that thinks rejects any but its own
-        call = litellm.acompletion(
-            **fitted,
-            api_base=self.base_url,
-            timeout=self.timeout,
-            drop_params=True,  # not every provider accepts a seed
-            max_retries=0,
-            num_retries=0,
-        )
-        try:
-            response, body = await response_of(call, model, self.timeout)
-            return read_reply(parse_body(body) or body, model, response)
-        except Blocked as error:
-            return blocked(error, model)
-
-    async def read(self, body: bytes) -> Reply:
-        """Read a body that a killed process has received."""
-        return read_reply(parse_body(body) or body, self.model)
-
-    def fitted(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the request with as much of its `response_format` as the model supports."""
-        fitted = dict(request)
-        if "response_format" not in fitted or self._form == "schema":
-            return fitted
-        del fitted["response_format"]
-        return fitted | ({"response_format": {"type": "json_object"}} if self._form == "object" else {})
+    litellm = load_litellm()
+    try:
+        name, provider, _, _ = litellm.get_llm_provider(model)
+    except litellm.BadRequestError as error:
+        raise UserError(
+            f"{model!r} names no provider. Write it as provider/model, or as openai/NAME with the base URL of a "
+            "compatible server."
+        ) from error
+    return name, provider
 
 
-def blocked(error: Blocked, model: str) -> Reply:
-    """Return what stands for an answer that the provider's filter blocked."""
-    return Reply(str(error), "content_filter", 0, 0, 0.0, model)
-
-
-async def response_of(call: Awaitable[Any], model: str, seconds: float) -> tuple[Any, bytes]:
-    """Await a call of LiteLLM, whose own time-outs only limit the wait for the next byte.
-
-    Returns:
-        What LiteLLM makes of the response, None if it makes nothing of it; and the body, empty if LiteLLM did not ask
-        over its asynchronous transport.
+def check_key(model: str, base_url: str | None) -> None:
+    """Check that a key of the model's provider is set, where it needs one.
 
     Raises:
-        PassingError, ProviderError, Blocked: If it fails, or takes longer in all.
+        UserError: If none is set.
     """
-    import openai  # LiteLLM raises its exceptions
+    litellm = load_litellm()
+    missing = litellm.validate_environment(model, api_base=base_url)["missing_keys"]
+    named = sorted(name for name in missing if name.endswith("_API_KEY"))
+    keys = key_names(model)
+    use_keys(keys)
+    for name in keys:
+        if os.environ[name] != os.environ[name].strip():
+            raise UserError(f"{name} begins or ends with a space or a line break. Set it without.")
+    if named == sorted(missing) and named and not keys and litellm.api_key is None:
+        raise UserError(f"No API key for {model}: set {' or '.join(named)} (any value for your own server).")
 
-    watch_responses()
-    exchange = Exchange()
-    before = EXCHANGE.set(exchange)
-    try:
-        async with asyncio.timeout(seconds + MARGIN):
-            return await call, exchange.body
-    except TimeoutError:
-        raise PassingError(f"no whole response after {seconds:g} s", may_be_billed=True) from None
-    except Exception as error:  # of LiteLLM's, by any odd field of a body
-        if exchange.is_answer:
-            return None, exchange.body
-        raise_if_elsewhere(exchange, model)
-        if not isinstance(error, openai.APIError):
-            raise
-        raise as_error(error, model, exchange) from None  # the traceback of LiteLLM's exception could show a key
-    finally:
-        EXCHANGE.reset(before)
+
+def key_names(model: str) -> list[str]:
+    """Return the environment variables that hold a key of the model's provider."""
+    _, provider = find_provider(model)
+    named = load_litellm().validate_environment(model)["missing_keys"]
+    # LiteLLM reads more variables than it names, such as TOGETHER_API_KEY.
+    begins = (provider[:5].upper(), *(name[:5] for name in named), *_KEYS_BEGIN.get(provider, ()))
+    return sorted(name for name in os.environ if name.startswith(begins) and re.search("KEY|TOKEN", name))
+
+
+def thinking_room(model: str, reasoning_effort: str | None) -> int:
+    """Return how many tokens to add to `max_tokens`, because a reasoning model counts its thoughts towards it."""
+    litellm = load_litellm()
+    if not litellm.supports_reasoning(model):
+        return 0
+    if reasoning_effort != "none":
+        return THINKING_TOKENS
+    params = mapped(model, "none")
+    # Some models cannot turn reasoning off, and LiteLLM drops the parameter for some of these.
+    is_off = params.get("reasoning_effort") == "none" or params.get("thinkingConfig", {}).get("thinkingBudget") == 0
+    return 0 if is_off else THINKING_TOKENS
 
 
 @cache
-def watch_responses() -> None:
-    """Let no response of a provider fill the memory or lead elsewhere, and keep its body before LiteLLM reads it.
-
-    LiteLLM has no limit, takes a transport only for some providers, and loses the bodies that it cannot read. So two
-    classes are changed for the whole process. Seen with litellm 1.106 and httpx 0.28.
-    """
-    import httpx
-    from litellm.llms.custom_httpx.aiohttp_transport import LiteLLMAiohttpTransport
-
-    send = LiteLLMAiohttpTransport.handle_async_request
-
-    async def send_and_read(self: LiteLLMAiohttpTransport, request: httpx.Request) -> httpx.Response:
-        response, body = await send(self, request), bytearray()
-        async for part in response.aiter_bytes():
-            body += part
-            if len(body) > MOST_BYTES:
-                await response.aclose()
-                raise httpx.ReadError(f"the response is larger than {MOST_BYTES >> 20} MiB", request=request)
-        headers = [pair for pair in response.headers.multi_items() if pair[0] not in _OF_THE_WIRE]
-        whole = httpx.Response(response.status_code, headers=headers, content=bytes(body), request=request)
-        _stay(whole, request)
-        exchange, keep = EXCHANGE.get(), KEEP.get()
-        if exchange is not None:
-            exchange.status, exchange.headers, exchange.body = whole.status_code, whole.headers, whole.content
-            if keep is not None and exchange.is_answer:
-                keep(whole.content)
-        return whole
-
-    LiteLLMAiohttpTransport.handle_async_request = send_and_read
-    send_in_thread = httpx.HTTPTransport.handle_request
-
-    def send_and_stay(self: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
-        response, exchange = send_in_thread(self, request), EXCHANGE.get()
-        if exchange is not None:  # a batch; others may use httpx for something else
-            _stay(response, request)
-            exchange.status, exchange.headers = response.status_code, response.headers
-        return response
-
-    httpx.HTTPTransport.handle_request = send_and_stay  # type: ignore[method-assign]
+def mapped(model: str, reasoning_effort: str) -> dict[str, Any]:
+    """Return what LiteLLM makes of an effort for this model."""
+    name, provider = find_provider(model)
+    return load_litellm().utils.get_optional_params(  # seen with litellm 1.106
+        model=name, custom_llm_provider=provider, reasoning_effort=reasoning_effort, drop_params=True
+    )
 
 
-def _stay(response: Any, request: Any) -> None:
-    """Follow no redirect to another host: keys and pictures would go along."""
-    if response.has_redirect_location:
-        here, there = request.url, request.url.join(response.headers["location"])
-        is_upgrade = here.scheme == "http" and there.scheme == "https" and here.host == there.host
-        if (here.scheme, here.host, here.port) != (there.scheme, there.host, there.port) and not is_upgrade:
-            response.headers[ELSEWHERE] = response.headers.pop("location")
-
-
-ELSEWHERE = "x-not-followed"
-_OF_THE_WIRE = ("content-encoding", "content-length", "transfer-encoding")  # no longer true of the body
-
-
-def raise_if_elsewhere(exchange: Exchange, model: str) -> None:
-    """Raise an error if the response is a redirect to another host."""
-    if ELSEWHERE in exchange.headers:
-        raise ProviderError(
-            f"{model} answers with a redirect to another host, which is not followed: "
-            f"{printable(without_secrets(exchange.headers[ELSEWHERE]))}. Give its address as base URL if you trust it."
-        ) from None
-
-
-def _answer_form(litellm: Any, model: str, name: str, provider: str) -> Literal["schema", "object", "free"]:
-    """Return what format can surely be enforced. A model that LiteLLM does not know might reject `response_format`."""
+def answer_form(model: str) -> Literal["schema", "object", "free"]:
+    """Return the format of answers that the provider surely enforces; `free` if LiteLLM does not know the model."""
+    litellm, (name, provider) = load_litellm(), find_provider(model)
     if provider in _TAKE_ANY_SCHEMA or litellm.supports_response_schema(model=name, custom_llm_provider=provider):
         return "schema"
-    is_known = price_per_token(model) is not None and model not in STATED
     takes = litellm.get_supported_openai_params(model=name, custom_llm_provider=provider) or ()
-    return "object" if "response_format" in takes and is_known else "free"
-
-
-def read_reply(value: Any, model: str, response: Any = None, *, batch: bool = False) -> Reply:
-    """Return the reply in a parsed body, or else in LiteLLM's response.
-
-    Raises:
-        UnreadableBody, PassingError, ProviderError: As `read_response`.
-    """
-    try:
-        found = read_response(value, model, response)
-    except Blocked as error:
-        return blocked(error, model)
-    dollars = bill(found, model, batch=batch)
-    reply = Reply(found.text, found.finish, *dollars, without_secrets(found.model or model))
-    return without_usage(reply._replace(answered_by=model)) if found.is_odd else reply
-
-
-def read_response(value: Any, model: str, response: Any = None) -> Reading:
-    """Read a parsed body, or else LiteLLM's response.
-
-    Raises:
-        UnreadableBody, PassingError, ProviderError, Blocked: If it holds an error, or nothing that can be read.
-    """
-    found = read_body(value)
-    if found is None and response is not None:
-        found = _read_shaped(response.model_dump_json(warnings=False).encode())
-    if found is None:
-        raise UnreadableBody(model, value)
-    if found.error:
-        code = found.error.get("code") if isinstance(found.error, dict) else None
-        status = code if isinstance(code, int) and 400 <= code < 600 else 502
-        error = as_error(ReportedError(status, {"error": found.error}), model)
-        if isinstance(error, PassingError):
-            error.may_be_billed = bool(found.tokens and found.tokens.completion) or found.is_odd
-        raise error
-    return found
-
-
-def _read_shaped(body: bytes) -> Reading | None:
-    """Read what LiteLLM made of a body, and keep it in the body's place; None if it says nothing."""
-    found = read_body(parse_body(body))
-    if found is None or not (found.text or found.word or found.pictures or found.addresses or found.error):
-        return None
-    if keep := KEEP.get():  # a later process could not read the body
-        keep(body)
-    return found
+    is_known = model in litellm.model_cost or name in litellm.model_cost
+    return "object" if is_known and "response_format" in takes else "free"

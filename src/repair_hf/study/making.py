@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +19,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.llm.client import AnswerError, ChatModel, Deferred
+from repair_hf.llm.answers import AnswerError
+from repair_hf.llm.asker import Asker
 from repair_hf.llm.prompts import Drawing
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
@@ -29,11 +29,11 @@ from repair_hf.study.words import MODEL
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
+from repair_hf.synthesis.loop import work_through
 from repair_hf.synthesis.options import Format
 from repair_hf.synthesis.selection import pixels_of, select_captions
 from repair_hf.synthesis.sources import SCENE, SourceImages, UnreadableImage, open_picture
 from repair_hf.synthesis.steps import write
-from repair_hf.synthesis.workers import work_through
 
 T = TypeVar("T")
 Sample = tuple[int, dict[str, Any]]  # the row of its caption, and its text or its image, or both
@@ -72,14 +72,14 @@ class MakerContext:
         maker: Maker,
         pairs: Pairs,
         encoder: DualEncoder,
-        chat: ChatModel,
+        asker: Asker,
         editor: ImageEditor | HostedEditor | None,
         *,
         spacy_model: str = MODEL,
         save_as: Format = "png",
     ) -> None:
         self.maker, self.pairs, self.encoder = maker, pairs, encoder
-        self.chat, self.spacy_model = chat, spacy_model
+        self.asker, self.spacy_model = asker, spacy_model
         self.llm_calls = self.images = 0
         self._dropped: dict[int, dict[str, str]] = {}  # caption -> row of `samples.DROPPED`
         self.sources = SourceImages(pairs.images)
@@ -87,12 +87,13 @@ class MakerContext:
         names = pairs.images["image_id"][:]
         self._image_ids: list[str] = [names[row] for row in pairs.caption_image]  # of each caption
         self._candidates: dict[str, Candidates] = {}
+        folder = asker.ledger.folder
         how: dict[str, Any] = {"seed": SEED, "save_as": save_as}
         if maker.edits and editor is not None:
-            self._candidates["edit"] = Candidates(editor, self.sources, chat.ledger, count=maker.edits, **how)
+            self._candidates["edit"] = Candidates(editor, self.sources, folder, count=maker.edits, **how)
         if maker.draws and editor is not None:
             canvas = SourceImages(_canvas_like(pairs.images))
-            self._candidates["draw"] = Candidates(editor, canvas, chat.ledger, count=1, **how)
+            self._candidates["draw"] = Candidates(editor, canvas, folder, count=1, **how)
 
     async def run(self) -> list[dict[str, Any]]:
         """Make rows of `samples.SAMPLES`.
@@ -100,11 +101,7 @@ class MakerContext:
         Raises:
             RunStopped: If a ceiling is reached, a provider is down, or answers will come with a batch.
         """
-        await self.chat.collect()
-        async with AsyncExitStack() as stack:
-            for candidates in self._candidates.values():
-                await stack.enter_async_context(candidates.open())
-            return [self.of_caption(row) | sample for row, sample in await self.maker.make(self)]
+        return [self.of_caption(row) | sample for row, sample in await self.maker.make(self)]
 
     def drop(self, row: int, reason: str, detail: str) -> None:
         self._dropped[row] = self.of_caption(row) | {"reason": reason, "detail": detail}
@@ -130,9 +127,9 @@ class MakerContext:
             caption, answers = self.captions[row], self.maker.answers
             image = {"source_image": self.sources.url(int(self.pairs.caption_image[row]))} if shows_image else {}
             self.llm_calls += answers
-            messages = self.chat.prompts.chat(self.maker.prompt, caption=caption, **image)
-            found = await write(self.chat, messages, self.maker.prompt, candidates=answers, seed=SEED)
-            texts = list(filter(None, found))
+            messages = self.asker.prompts.chat(self.maker.prompt, caption=caption, **image)
+            written = await write(self.asker, messages, self.maker.prompt, candidates=answers, seed=SEED)
+            texts = list(filter(None, written))
             kept = [text for text in texts if keeps(caption, text)]
             _not_empty(kept, "filtered", f"the method does not keep {texts[0]!r}")
             changed = [text for text in kept if bare_caption(text) != bare_caption(caption)]
@@ -141,7 +138,7 @@ class MakerContext:
         asked = await self._each(ask_one, f"Asking for {self.maker.name}", range(len(self.captions)))
         if self.maker.answers == 1:
             return {row: texts[0] for row, texts in asked.items()}
-        choices = select_captions(self.encoder, [self.captions[row] for row in asked], list(asked.values()))
+        choices = select_captions(self.encoder, [(self.captions[row], texts) for row, texts in asked.items()])
         chosen = zip(asked.items(), choices, strict=True)
         return {row: texts[choice.candidate] for (row, texts), choice in chosen if choice.candidate is not None}
 
@@ -160,7 +157,7 @@ class MakerContext:
         async def edit_one(row: int) -> list[Path]:
             candidates, image = self._candidates["edit"], int(self.pairs.caption_image[row])
             self.images += candidates.count
-            files = _made(await candidates.make(image, instructions[row]))
+            files = filter(None, await candidates.make(image, instructions[row]))
             before = pixels_of(self.sources.picture(image))
             changed = [path for path in files if pixels_of(open_picture(path.read_bytes())) != before]
             return _not_empty(changed, "no_op", "no candidate changed anything")
@@ -176,7 +173,9 @@ class MakerContext:
 
         async def draw_one(row: int) -> dict[str, Any]:
             self.images += 1
-            return as_cell(_made(await self._candidates["draw"].make(0, Drawing(texts[row])))[0])
+            (path,) = await self._candidates["draw"].make(0, Drawing(texts[row]))
+            assert path is not None, "a drawing without a candidate is an error"
+            return as_cell(path)
 
         return await self._each(draw_one, "Drawing images", texts)
 
@@ -186,26 +185,18 @@ class MakerContext:
         Raises:
             RunStopped: If answers will come with a batch; what does not need them is done.
         """
-        found: dict[int, T] = {}
-        waiting: list[int] = []
+        results: dict[int, T] = {}
 
         async def try_one(row: int) -> None:
             try:
-                found[row] = await work(row)
+                results[row] = await work(row)
             except (AnswerError, NoSample, UnreadableImage) as error:
                 self.drop(row, error.drop_reason, str(error))
-            except Deferred:
-                waiting.append(row)
             bar.update()
 
         with Progress(total=len(rows), desc=title, unit=" samples") as bar:
-            await work_through(self.chat, [rows], try_one, *self._candidates.values())
-        await self.chat.submit(len(waiting))
-        return {row: found[row] for row in rows if row in found}
-
-
-def _made(files: Sequence[Path | None]) -> list[Path]:
-    return _not_empty([path for path in files if path is not None], "editor_failed", "the editor gave no image")
+            await work_through(self.asker, [rows], try_one, *self._candidates.values())
+        return {row: results[row] for row in rows if row in results}
 
 
 def _not_empty(found: list[T], reason: str, detail: str) -> list[T]:

@@ -6,7 +6,6 @@ their images in its one folder of candidates: what several ask is paid once.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
@@ -31,7 +30,8 @@ from repair_hf.study.random_failures import random_failures
 from repair_hf.study.samples import DROPPED, SAMPLES
 from repair_hf.study.setting import Setting
 from repair_hf.synthesis.contrast import contrast_set
-from repair_hf.synthesis.models import ORACLE, local_weights, open_chat, open_editor, open_ledger, prompts_of
+from repair_hf.synthesis.loop import run_to_end
+from repair_hf.synthesis.models import ORACLE, local_weights, open_asker, open_editor, open_ledger, prompts_of
 from repair_hf.synthesis.outcome import NothingRepaired
 from repair_hf.synthesis.synthesize import synthesize
 
@@ -113,8 +113,7 @@ class Products:
         if wanted.is_random:
             failures = random_failures(failures, pairs, setting.base)
         failures = failures.select(np.flatnonzero(np.isin(failures["direction"][:], wanted.directions)))
-        paid = [place for place in setting.options.records if (Path(place) / "ledger.sqlite").is_file()]
-        options = changed(llm) | changed(editor) | dict(wanted.synthesize) | {"answers_from": paid or None}
+        options = changed(llm) | changed(editor) | dict(wanted.synthesize)
         required = {"llm": llm.llm, "editor": editor.editor, "output": folder}
         try:
             records = synthesize(failures, pairs, model, embed_source_images=False, **options | required)
@@ -148,17 +147,17 @@ class Products:
         llm = setting.llm if maker.prompt else replace(setting.llm, **none)
         how: dict[str, Any] = {"spacy_model": setting.spacy_model, "save_as": setting.editor.editor_format}
         with open_ledger(llm, folder) as ledger:
-            chat = open_chat(llm, ledger)
-            editor = open_editor(setting.editor, setting.llm) if maker.edits or maker.draws else None
-            context = MakerContext(maker, setting.pairs, setting.base, chat, editor, **how)
-            samples = build(asyncio.run(context.run()), folder / "samples.arrow", SAMPLES)
+            asker = open_asker(llm, ledger)
+            editor = open_editor(setting.editor, setting.llm, ledger) if maker.edits or maker.draws else None
+            context = MakerContext(maker, setting.pairs, setting.base, asker, editor, **how)
+            samples = build(run_to_end(context.run()), folder / "samples.arrow", SAMPLES)
         build(context.dropped, folder / "dropped.arrow", DROPPED)
         dropped = Counter(row["reason"] for row in context.dropped)
         counts = {"tried": len(context.captions), "samples": len(samples), "dropped": dropped}
         return {"llm": context.llm_calls, "images": context.images, **counts}
 
 
-MADE = ("made", "found")  # candidate images of a synthesis: new ones, and those of an earlier run
+MADE = ("made", "reused")  # candidate images of a synthesis: new ones, and those of an earlier run
 
 
 def has_edit(records: Dataset) -> np.ndarray:

@@ -14,6 +14,7 @@ import filelock
 from datasets import Dataset
 
 from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.llm.ledger_file import FILE
 from repair_hf.pairs.dataset import Pairs, load_pairs, load_wanted
 from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.records.dataset import load_records
@@ -58,7 +59,7 @@ class Setting:
         self.pairs_options = PairsOptions(**asdict(given) | {"pairs": pairs or str(self.folder / "world")})
         self.is_toy = self.world is not None or is_world(self.pairs_options.pairs)
         # instances of the base classes, which the stages know; one ledger for all
-        self.llm = LLMOptions(**asdict(llm) | {"ledger": llm.ledger or options.output})
+        self.llm = LLMOptions(**asdict(llm) | {"ledger": llm.ledger or f"{options.output}/{FILE}"})
         self.editor = EditorOptions(**asdict(editor))
         self.budgets: dict[str, list[str]] = options.budgets or {}
         self.spacy_model = options.spacy_model or ("world" if self.is_toy else PARSER)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import Dataset
 
-from repair_hf.llm.client import ChatModel
+from repair_hf.llm.asker import Asker
 from repair_hf.llm.cost import StageCost, Usage, paid_in, usage_rows
 from repair_hf.llm.ledger import Ledger
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
@@ -42,24 +41,24 @@ from repair_hf.runtime.stage import Stage
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.contrast_items import REASONS, Item, ItemMaker, draw_items
 from repair_hf.synthesis.estimate import counting, stage_cost
+from repair_hf.synthesis.loop import run_to_end, work_through
 from repair_hf.synthesis.models import (
     check_editor,
     check_llm,
     find_llm,
     local_weights,
-    open_chat,
+    open_asker,
     open_editor,
     open_ledger,
     prompts_of,
 )
 from repair_hf.synthesis.options import ContrastEditorOptions, ContrastOptions, LLMOptions
+from repair_hf.synthesis.outcome import can_add, count_unanswered
 from repair_hf.synthesis.own import OwnEditor, OwnLLM, id_of
-from repair_hf.synthesis.pipeline import run_to_end
 from repair_hf.synthesis.sources import SourceImages
-from repair_hf.synthesis.workers import work_through
 
 DROPPED = pa.schema([(name, pa.string()) for name in ("image_id", "caption", "changed", "kind", "reason", "detail")])
-NEEDS = ("items", "kept", "kinds", "dropped", "open", "paid", "seconds")  # keys of a summary
+NEEDS = ("items", "kept", "kinds", "dropped", "unanswered", "attempts", "open", "paid", "seconds")  # of a summary
 SAMPLE = 24  # items of an estimate
 
 
@@ -141,9 +140,11 @@ class ContrastSet:
 
     @property
     def is_done(self) -> bool:
-        """Whether the folder is finished, with all items."""
+        """Whether the folder is finished, with all items, and another run could make no more of it."""
         summary = self.stage.summary
-        return summary is not None and not summary["open"] and summary["items"] == len(self.items)
+        if summary is None or summary["items"] < len(self.items):
+            return False
+        return not can_add(summary, self.llm.answer_attempts)
 
     def check_models(self) -> None:
         """Check keys and ids of the models before anything is loaded."""
@@ -184,14 +185,13 @@ class ContrastSet:
         """
         sample = [replace(item) for item in self.items[:: -(-len(self.items) // SAMPLE)]]
         with Ledger() as ledger:
-            chat = ChatModel(
-                "rehearsal", ledger=ledger, provider=counting(find_llm(self.llm)[1]), prompts=prompts_of(self.llm)
-            )
-            maker = self._maker(chat, None, rehearses_edit=self.has_editor)
-            run_to_end(work_through(chat, [sample], maker.finish))
+            provider = counting(find_llm(self.llm)[1])
+            asker = Asker("rehearsal", ledger, provider=provider, prompts=prompts_of(self.llm))
+            maker = self._maker(asker, None, rehearses_edit=self.has_editor)
+            run_to_end(work_through(asker, [sample], maker.finish))
         share, stages = len(self.items) / len(sample), []
         for stage in ("contrast", "audit", "edit"):
-            use, images = chat.usage.get((stage, "i2t"), Usage()), len(self.items) * (stage == "edit")
+            use, images = asker.usage.get((stage, "i2t"), Usage()), len(self.items) * (stage == "edit")
             calls = round(share * (use.calls + use.replayed))
             if calls or (images and self.has_editor):
                 stages.append(stage_cost(stage, "i2t", use, calls, images, price=price, image_price=image_price))
@@ -199,27 +199,31 @@ class ContrastSet:
 
     def _make(self, folder: Path, ledger: Ledger) -> tuple[dict[str, Any], BaseException | None]:
         start, stop = time.perf_counter(), None
-        chat, images = open_chat(self.llm, ledger), None
+        asker, images = open_asker(self.llm, ledger), None
         if self.has_editor:
-            editor, how = open_editor(self.editor, self.llm), self.editor.editor_format
-            images = Candidates(editor, self.sources, ledger, count=1, seed=self.options.seed, save_as=how)
+            editor = open_editor(self.editor, self.llm, ledger)
+            how: dict[str, Any] = {"seed": self.options.seed, "save_as": self.editor.editor_format}
+            images = Candidates(editor, self.sources, ledger.folder, count=1, **how)
         self.stage.begin()
         try:
-            run_to_end(self._work(self._maker(chat, images)))
+            run_to_end(self._work(self._maker(asker, images)))
         except (RunStopped, KeyboardInterrupt) as error:
             stop = error
         done = [item for item in self.items if item.is_finished]
         kept = [item for item in done if item.reason is None]
         kinds = Counter(item.kind for item in kept)
         counts = {kind: kinds[kind] for kind in KINDS if kinds[kind]}
-        self._write(folder, kept, [item for item in done if item.reason is not None], counts, chat.model)
+        dropped = [item for item in done if item.reason is not None]
+        self._write(folder, kept, dropped, counts, asker.model)
         return {
             "items": len(self.items),
             "kept": len(kept),
             "kinds": counts,
-            "dropped": dict(Counter(item.reason for item in done if item.reason is not None).most_common()),
+            "dropped": dict(Counter(str(item.reason) for item in dropped).most_common()),
+            "unanswered": count_unanswered((str(item.reason), item.detail) for item in dropped),
+            "attempts": asker.attempts,
             "open": len(self.items) - len(done),
-            "paid": usage_rows(paid_in(folder)),
+            "paid": usage_rows(paid_in(ledger.path, ledger.run)),
             "seconds": time.perf_counter() - start,
         }, stop
 
@@ -235,31 +239,22 @@ class ContrastSet:
         about = {"split": self.pairs.source.split, "llm": llm, "editor": self.editor.editor}
         write_card(folder, "contrast", pattern=pattern, columns=columns, counts=counts, **about)
 
-    def _maker(self, chat: ChatModel, images: Candidates | None, **how: bool) -> ItemMaker:
-        return ItemMaker(self.captions, self.sources, chat, images, seed=self.options.seed, **how)
+    def _maker(self, asker: Asker, images: Candidates | None, **how: bool) -> ItemMaker:
+        return ItemMaker(self.captions, self.sources, asker, images, seed=self.options.seed, **how)
 
     async def _work(self, maker: ItemMaker) -> None:
-        await maker.chat.collect()
-        async with AsyncExitStack() as stack:
+        async def finish(item: Item) -> None:
+            await maker.finish(item)
+            bar.update()
+
+        with Progress(total=len(self.items), desc="Contrasting", unit=" items", smoothing=0.05) as bar:
             candidates = [] if maker.images is None else [maker.images]
-            for each in candidates:
-                await stack.enter_async_context(each.open())
-            with Progress(total=len(self.items), desc="Contrasting", unit=" items", smoothing=0.05) as bar:
-
-                async def finish(item: Item) -> None:
-                    await maker.finish(item)
-                    bar.update()
-
-                await work_through(maker.chat, [self.items], finish, *candidates)
-        await maker.chat.submit(maker.waiting)
+            await work_through(maker.asker, [self.items], finish, *candidates)
 
     def _rows(self, kept: Sequence[Item], columns: str) -> Iterator[dict[str, Any]]:
         for item in kept:
-            name, image, text = (
-                self.image_ids[item.image],
-                self.sources.reference(item.image),
-                self.captions[item.caption],
-            )
+            name, text = self.image_ids[item.image], self.captions[item.caption]
+            image = self.sources.reference(item.image)
             row = {"id": f"{name}/{item.caption}", "kind": item.kind, "image_id": name}
             if columns == "winoground":
                 edited = {"bytes": None, "path": str(item.edited)}

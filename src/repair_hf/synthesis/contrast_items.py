@@ -7,22 +7,23 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel
+from pydantic import BaseModel
 
 from repair_hf.llm.answers import AnswerError, RefusedAnswer
-from repair_hf.llm.client import ChatModel, Deferred
+from repair_hf.llm.asker import Asker
 from repair_hf.llm.prompts import fit_instruction
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.records.columns import KINDS, Kind
 from repair_hf.records.columns import REASONS as REASONS_OF_RECORDS
 from repair_hf.synthesis.candidates import Candidates
+from repair_hf.synthesis.schemas import OneLine
 from repair_hf.synthesis.selection import pixels_of
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage, image_url, open_picture
-from repair_hf.synthesis.steps import audit, one_line
+from repair_hf.synthesis.steps import audit
 
 REASONS = {
     "caption_false": "the audit found that the caption does not fit its picture",
@@ -42,7 +43,7 @@ class Change(BaseModel):
     """A caption in which one detail is changed; None if the LLM declined."""
 
     kind: Kind
-    answer: Annotated[str, AfterValidator(one_line)] | None
+    answer: OneLine | None
 
 
 @dataclass
@@ -60,7 +61,7 @@ class Item:
     is_finished: bool = False
 
 
-class Unusable(Exception):
+class NoCase(Exception):
     """An item makes no case; `drop_reason` is one of `REASONS`."""
 
     def __init__(self, drop_reason: str, detail: str = "") -> None:
@@ -74,44 +75,42 @@ class ItemMaker:
     Args:
         captions: The pairs' captions.
         sources: Their images.
-        chat: The LLM.
+        asker: The LLM.
         seed: Seed of its answers.
         images: Makes the edited pictures; None makes none.
         rehearses_edit: Ask about the picture itself in place of its edit, to count what would be asked.
-
-    Attributes:
-        waiting: Items that wait for answers of a batch.
     """
 
     def __init__(
         self,
         captions: Sequence[str],
         sources: SourceImages,
-        chat: ChatModel,
+        asker: Asker,
         images: Candidates | None,
         *,
         seed: int,
         rehearses_edit: bool = False,
     ) -> None:
-        self.captions, self.sources, self.chat, self.images, self.seed = captions, sources, chat, images, seed
+        self.captions, self.sources, self.asker, self.images, self.seed = captions, sources, asker, images, seed
         self._rehearses_edit = rehearses_edit
-        self.waiting = 0
 
     async def finish(self, item: Item) -> None:
-        """Make the case of an item, or note why there is none; an item that waits for a batch stays open."""
+        """Make the case of an item, or note why there is none.
+
+        Raises:
+            Deferred: If an answer comes with a batch; the item stays open.
+            RunStopped: If the run cannot go on.
+        """
         try:
             await self._make(item)
-        except Deferred:
-            self.waiting += 1
-            return
-        except (AnswerError, Unusable, UnreadableImage) as error:
+        except (AnswerError, NoCase, UnreadableImage) as error:
             item.reason, item.detail = error.drop_reason, str(error)
         item.is_finished = True
 
     async def _make(self, item: Item) -> None:
         text = self.captions[item.caption]
-        change: Any = await self.chat.ask(
-            self.chat.prompts.chat("contrast", caption=text, preferred_kind=item.preferred),
+        change: Any = await self.asker.ask(
+            self.asker.prompts.chat("contrast", caption=text, preferred_kind=item.preferred),
             stage="contrast",
             direction="i2t",
             schema=Change,
@@ -122,7 +121,7 @@ class ItemMaker:
             raise RefusedAnswer("the model declined")
         item.kind, item.changed = change.kind, change.answer
         if bare_caption(change.answer) == bare_caption(text):
-            raise Unusable("no_op", "the answer equals the caption")
+            raise NoCase("no_op", "the answer equals the caption")
         await self._audit(self.sources.url(item.image), text, change.answer, "caption_false", "change_true")
         if self.images is not None:
             url = await self._edit(self.images, item, change.answer)
@@ -132,23 +131,21 @@ class ItemMaker:
 
     async def _edit(self, images: Candidates, item: Item, changed: str) -> str:
         """Edit the picture to fit the changed caption; return it for a question."""
-        instruction = fit_instruction(changed)
-        (item.edited,) = await images.make(item.image, instruction)
-        if item.edited is None:
-            raise Unusable("editor_failed", images.why_none(item.image, instruction))
+        (item.edited,) = await images.make(item.image, fit_instruction(changed))
+        assert item.edited is not None, "an edit without a candidate is an error"
         data = await asyncio.to_thread(item.edited.read_bytes)
         before = await asyncio.to_thread(lambda: pixels_of(self.sources.picture(item.image)))
         if pixels_of(open_picture(data)) == before:
-            raise Unusable("no_op", "the editor changed nothing")
+            raise NoCase("no_op", "the editor changed nothing")
         return image_url(data, self.sources.longest_side)
 
     async def _audit(self, url: str, own: str, other: str, if_own_is_false: str, if_other_is_true: str) -> None:
         """Check that of two captions the first is true of a picture, and the second false."""
-        verdict = await audit(self.chat, "i2t", q=url, gt=own, fp=other)
+        verdict = await audit(self.asker, "i2t", q=url, gt=own, fp=other)
         if not verdict.gt_valid:
-            raise Unusable(if_own_is_false, verdict.gt_reason)
+            raise NoCase(if_own_is_false, verdict.gt_reason)
         if verdict.fp_too_similar:
-            raise Unusable(if_other_is_true, verdict.fp_reason)
+            raise NoCase(if_other_is_true, verdict.fp_reason)
 
 
 def draw_items(pairs: Pairs, count: int, seed: int) -> list[Item]:

@@ -6,27 +6,24 @@ answer.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tqdm.auto import tqdm
+from datasets import Dataset
 
-from repair_hf.llm.client import ChatModel
+from repair_hf.llm.asker import Asker
 from repair_hf.llm.cost import StageCost, Usage, add_up, count_tokens, text_tokens
 from repair_hf.llm.ledger import Ledger, Reply
 from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.llm.provider import Provider
-from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import DIRECTIONS
+from repair_hf.synthesis.loop import run_to_end, work_through
 from repair_hf.synthesis.options import RepairOptions
-from repair_hf.synthesis.record_builder import RecordBuilder
-from repair_hf.synthesis.sources import SourceImages
-from repair_hf.synthesis.workers import RepairWorkers
+from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
+from repair_hf.synthesis.steps import repair
 
 QUERIES = 24  # sampled per direction
 
@@ -100,57 +97,44 @@ def stage_cost(
 
 
 def rehearse(
-    pairs: Pairs,
-    failures: Sequence[Mapping[str, Any]],
-    model: str,
-    options: RepairOptions,
-    prompts: Prompts = SHIPPED,
+    builder: RecordBuilder, failures: Dataset, model: str, options: RepairOptions, prompts: Prompts = SHIPPED
 ) -> Rehearsal:
     """Go through a sample of failures without sending anything, and count what would be asked."""
-    builder = RecordBuilder(pairs, SourceImages(pairs.images, longest_side=options.image_side))
-    sample = [row for direction in DIRECTIONS for row in _sample([r for r in failures if r["direction"] == direction])]
-    tasks = [builder.task(row) for row in sample]
+    queues = [_sample(builder, failures, direction) for direction in DIRECTIONS]
+    candidates: Any = NoImages()
     with Ledger() as ledger:
-        chat = ChatModel("rehearsal", ledger=ledger, provider=counting(model), prompts=prompts)
-        images: Any = NoImages()
-        workers = RepairWorkers(chat, images, builder, options, bar=tqdm(disable=True))
-        asyncio.run(workers.run(tasks))
-    return Rehearsal(chat.usage, Counter(task.direction for task in tasks if task.reason != "unreadable_image"))
+        asker = Asker("rehearsal", ledger, provider=counting(model), prompts=prompts)
+
+        async def work(task: RepairTask) -> None:
+            await repair(task, asker, candidates, builder, options)
+
+        run_to_end(work_through(asker, queues, work))
+    tasks = [task for queue in queues for task in queue if task.reason != "unreadable_image"]
+    return Rehearsal(asker.usage, Counter(task.direction for task in tasks))
 
 
 class NoImages:
     """Stands in for `Candidates`, and edits no image."""
 
-    usage = Usage()
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
-        yield
-
     async def make(self, fp: int, instruction: str) -> list[Path]:
         return [Path()]
 
-    def stop(self) -> None: ...
 
-
-def _sample(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """All failures of some queries, spread over the whole."""
-    queries = list(dict.fromkeys(row["q"] for row in rows))
-    some = set(queries[:: -(-len(queries) // QUERIES) or 1])
-    return [row for row in rows if row["q"] in some]
+def _sample(builder: RecordBuilder, failures: Dataset, direction: str) -> list[RepairTask]:
+    """All failures of some queries of a direction, spread over the whole."""
+    tasks = list(builder.tasks(failures, direction))
+    queries = list(dict.fromkeys(task.at["q"] for task in tasks))
+    sampled = set(queries[:: -(-len(queries) // QUERIES) or 1])
+    return [task for task in tasks if task.at["q"] in sampled]
 
 
 def counting(model: str) -> Provider:
+    """Return a provider that counts tokens, and answers without a model."""
+
     async def reply(request: Mapping[str, Any]) -> Reply:
         text = _typical_answer(request)
-        return Reply(
-            text=text,
-            finish="stop",
-            prompt_tokens=count_tokens(model, request["messages"]),
-            completion_tokens=text_tokens(text),
-            dollars=0.0,
-            answered_by=model,
-        )
+        tokens = count_tokens(model, request["messages"]), text_tokens(text)
+        return Reply(text, "stop", *tokens, dollars=0.0, answered_by=model)
 
     return reply
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import processes
@@ -20,7 +20,7 @@ from repair_hf.synthesis.own import PythonEditor, function_of, own_llm
 from repair_hf.toyworld.errors import EDITORS, LLMS, Errors, errors_of, is_one_of, name_of
 
 if TYPE_CHECKING:
-    from repair_hf.llm.client import ChatModel
+    from repair_hf.llm.asker import Asker
     from repair_hf.llm.ledger import Ledger
     from repair_hf.llm.prompts import Prompts
     from repair_hf.synthesis.hosted import HostedEditor
@@ -43,15 +43,34 @@ def find_llm(options: LLMOptions) -> tuple[Place, str]:
             f"--llm {name} needs a server. Start one with `transformers serve {name}`, and give "
             f"--llm hosted_vllm/{name} --llm-base-url http://localhost:8000/v1."
         )
-    _state_price(place, name, options.price)
     return place, name
 
 
 def find_editor(options: EditorOptions) -> tuple[Place, str]:
     """Return where the image editor is, and its name there."""
-    place, name = _find(options.editor, EDITORS, options.editor_base_url)
-    _state_price(place, name, options.editor_price)
-    return place, name
+    return _find(options.editor, EDITORS, options.editor_base_url)
+
+
+def llm_price(options: LLMOptions) -> tuple[float, float] | None:
+    """Return the price of the LLM in dollars per token, in and out; None if it is neither stated nor listed.
+
+    A model on this machine costs nothing. So does one on a server of one's own that has no other price.
+    """
+    from repair_hf.llm.cost import price_per_token
+
+    place, name = find_llm(options)
+    if place != "litellm":
+        return 0.0, 0.0
+    return stated_price(options) or price_per_token(name, batch=options.batch)
+
+
+def stated_price(options: LLMOptions) -> tuple[float, float] | None:
+    """Return the price that the options state, or that of a server of one's own whose model LiteLLM does not list."""
+    from repair_hf.llm.cost import price_per_token
+
+    if options.price is None and options.llm_base_url is not None and price_per_token(find_llm(options)[1]) is None:
+        return 0.0, 0.0
+    return _per_token(options.price)
 
 
 def check_llm(options: LLMOptions) -> None:
@@ -60,21 +79,24 @@ def check_llm(options: LLMOptions) -> None:
     Raises:
         UserError: If it has no key or, under a ceiling in dollars, no price, or it cannot do what the options ask.
     """
-    from repair_hf.llm.batch_api import batch_route
-    from repair_hf.llm.cost import price_per_token
-    from repair_hf.llm.sending import check_price
-
     (place, name), count = find_llm(options), processes().count
     if options.batch and (place != "litellm" or count > 1):
         why = f"{count} processes" if count > 1 else f"--llm {options.llm}, which answers at once"
         raise UserError(f"`batch` needs one process and a provider with a batch API, got {why}; leave it out.")
-    if options.batch:
-        batch_route(name)
     if options.reasoning_effort is not None and place != "litellm":
         raise UserError(f"`reasoning_effort` needs a provider, and --llm {options.llm} has none; leave it out.")
-    _check_key(place, name, options.llm_base_url)
-    if place == "litellm":
-        check_price(name, options.max_usd, has_price=price_per_token(name, batch=options.batch) is not None)
+    if place != "litellm":
+        return
+    from repair_hf.llm.batch_asker import batch_route
+    from repair_hf.llm.cost import price_per_token
+    from repair_hf.llm.paid_model import check_price
+    from repair_hf.llm.provider import check_key
+
+    if options.batch:
+        batch_route(name)
+    check_key(name, options.llm_base_url)
+    has_price = options.price is not None or price_per_token(name, batch=options.batch) is not None
+    check_price(name, options.max_usd, has_price=has_price)
 
 
 def check_editor(options: EditorOptions, llm: LLMOptions, *, from_text: bool = False) -> None:
@@ -85,12 +107,15 @@ def check_editor(options: EditorOptions, llm: LLMOptions, *, from_text: bool = F
             cannot do what the options ask.
     """
     place, name = find_editor(options)
-    _check_key(place, name, options.editor_base_url)
     if place == "litellm":
-        from repair_hf.llm.sending import check_price
-        from repair_hf.synthesis.hosted import HostedEditor
+        from repair_hf.llm.paid_model import check_price
+        from repair_hf.llm.provider import check_key
+        from repair_hf.synthesis.hosted import check_sends_images, worst_price
 
-        check_price(name, llm.max_usd, has_price=bool(HostedEditor(name).price_bound))
+        check_key(name, options.editor_base_url)
+        check_sends_images(name)
+        has_price = worst_price(name, _per_token(options.editor_price)) is not None
+        check_price(name, llm.max_usd, has_price=has_price)
     if place == "world" and options.editor_format != "png":
         raise UserError("`editor_format` must be png for the toy world, whose files hold their scene; leave it out.")
     if place == "here":
@@ -111,69 +136,73 @@ def prompts_of(options: LLMOptions) -> Prompts:
 
 
 def open_ledger(options: LLMOptions, folder: Path) -> Ledger:
-    """Open the ledger of a run's folder, with the ceilings that the options set."""
-    from repair_hf.llm.ledger import Ceilings, Ledger
+    """Open the ledger that a run's folder pays from, with the ceilings that the options set."""
+    from repair_hf.llm.ledger import Ledger
     from repair_hf.llm.ledger_file import place_of
 
     path, run = place_of(folder, options.ledger)
-    return Ledger(path, run=run, ceilings=Ceilings(options.max_usd, options.max_calls))
+    return Ledger(path, run=run, max_usd=options.max_usd, max_calls=options.max_calls)
 
 
-def open_chat(options: LLMOptions, ledger: Ledger) -> ChatModel:
+def open_asker(options: LLMOptions, ledger: Ledger) -> Asker:
     """Open the LLM with the ledger that keeps its answers. Several processes share limits and ceilings.
 
     Raises:
         UserError: If there is no such model, or it cannot do what the options ask.
     """
-    from repair_hf.llm.batches import Batches, refuse_if_waiting
-    from repair_hf.llm.client import ChatModel
+    from repair_hf.llm.asker import Asker
+    from repair_hf.llm.batch_asker import BatchAsker
     from repair_hf.toyworld import oracle
 
     check_llm(options)
     place, name = find_llm(options)
-    if not options.batch:
-        refuse_if_waiting(ledger)
-    provider = oracle.provider(name) if place == "world" else own_llm(name) if place == "python" else None
-    return ChatModel(
-        name_of(name, LLMS) if place == "world" else name,
-        ledger=ledger,
-        base_url=options.llm_base_url,
-        options=options,
-        provider=provider,
-        batches=Batches(name, ledger, base_url=options.llm_base_url) if options.batch else None,
-        prompts=prompts_of(options),
-    )
+    how: dict[str, Any] = {"options": options, "prompts": prompts_of(options)}
+    if place == "world":
+        return Asker(name_of(name, LLMS), ledger, provider=oracle.provider(name), **how)
+    if place == "python":
+        return Asker(name, ledger, provider=own_llm(name), **how)
+    kind = BatchAsker if options.batch else Asker
+    return kind(name, ledger, base_url=options.llm_base_url, price=stated_price(options), **how)
 
 
-def open_editor(options: EditorOptions, llm: LLMOptions) -> ImageEditor | HostedEditor:
+def editor_price(options: EditorOptions) -> tuple[float, float] | None:
+    """Return the price of a hosted editor that is stated; as `stated_price`."""
+    from repair_hf.synthesis.hosted import worst_price
+
+    is_own = options.editor_price is None and options.editor_base_url is not None
+    return (0.0, 0.0) if is_own and worst_price(find_editor(options)[1]) is None else _per_token(options.editor_price)
+
+
+def open_editor(options: EditorOptions, llm: LLMOptions, ledger: Ledger) -> ImageEditor | HostedEditor:
     """Open the image editor. Timeout, error rate and prompts are those of `llm`.
 
     Raises:
         UserError: If there is no such model, or it cannot edit images.
     """
     place, name = find_editor(options)
-    _check_key(place, name, options.editor_base_url)
     if place == "world":
         from repair_hf.toyworld.editor import WorldEditor
 
         return WorldEditor(name)
     if place == "python":
         return PythonEditor(name, prompts_of(llm))
-    if place == "litellm":
-        from repair_hf.synthesis.hosted import CONCURRENCY, HostedEditor
+    if place == "here":
+        from repair_hf.synthesis.images import load_editor
 
-        # its provider is another one
-        apart = replace(llm, concurrency=CONCURRENCY)
-        return HostedEditor(
-            name,
-            base_url=options.editor_base_url,
-            size=options.editor_size,
-            options=apart,
-            prompts=prompts_of(llm),
-        )
-    from repair_hf.synthesis.images import load_editor
+        return load_editor(options, prompts_of(llm))
+    from repair_hf.llm.provider import check_key
+    from repair_hf.synthesis.hosted import CONCURRENCY, HostedEditor
 
-    return load_editor(options, prompts_of(llm))
+    check_key(name, options.editor_base_url)
+    return HostedEditor(
+        name,
+        ledger,
+        base_url=options.editor_base_url,
+        size=options.editor_size,
+        price=editor_price(options),
+        options=replace(llm, concurrency=CONCURRENCY),  # its provider is another one
+        prompts=prompts_of(llm),
+    )
 
 
 def local_weights(editor: EditorOptions) -> dict[str, str]:
@@ -184,18 +213,17 @@ def local_weights(editor: EditorOptions) -> dict[str, str]:
     return {"editor_digest": name_with_digest(name)} if place == "here" and Path(name).is_dir() else {}
 
 
-def _state_price(place: Place, name: str, price: list[float] | None) -> None:
-    if price is not None and place == "litellm":
-        from repair_hf.llm.cost import state_price
+def _per_token(price: list[float] | None) -> tuple[float, float] | None:
+    """Return a stated price, which is in dollars per million tokens in and out, per token.
 
-        state_price(name, price)
-
-
-def _check_key(place: Place, name: str, base_url: str | None) -> None:
-    if place == "litellm":
-        from repair_hf.llm.loading import check_key
-
-        check_key(name, base_url)
+    Raises:
+        UserError: If it is not two amounts.
+    """
+    if price is None:
+        return None
+    if len(price) != 2:
+        raise UserError(f"A price is two amounts, in dollars per million tokens in and out, got {price}.")
+    return price[0] / 1e6, price[1] / 1e6
 
 
 def _find(id: str, toys: Mapping[str, Errors], base_url: str | None) -> tuple[Place, str]:
@@ -216,7 +244,7 @@ def _find(id: str, toys: Mapping[str, Errors], base_url: str | None) -> tuple[Pl
     if first == "world":
         kind = "LLM" if toys is LLMS else "image editor"
         raise UserError(f"`{id}` is neither a folder nor an {kind} of the toy world, which has {' and '.join(toys)}.")
-    from repair_hf.llm.loading import load_litellm
+    from repair_hf.llm.provider import load_litellm
 
     # LiteLLM knows some names without a provider, such as gpt-4o
     return ("litellm" if not slash or first in load_litellm().provider_list else "here"), id

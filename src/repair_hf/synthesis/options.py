@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from repair_hf.llm.options import RequestOptions
 from repair_hf.mining.filtering import FilterOptions
@@ -34,7 +34,7 @@ class LLMOptions(RequestOptions):
         None, "URL of your own server; it must use the protocol of --llm's provider.", neutral=True
     )
     max_usd: float | None = opt(
-        None, "Most US dollars to spend in this folder, LLM and editor together.", least=0, neutral=True, main=True
+        None, "Most US dollars to spend from this ledger, LLM and editor together.", least=0, neutral=True, main=True
     )
     price: list[float] | None = opt(
         None,
@@ -45,7 +45,7 @@ class LLMOptions(RequestOptions):
     max_calls: int | None = opt(None, "Most LLM answers and hosted images to pay for.", least=0, neutral=True)
     ledger: str | None = opt(
         None,
-        "Folder above --output whose ledger to use: runs share answers, images and ceilings. Default: --output.",
+        "Ledger file; runs with the same file share answers, images and ceilings. Default: OUTPUT/ledger.sqlite.",
         neutral=True,
     )
     prompts: str | None = opt(
@@ -115,10 +115,6 @@ class RepairOptions(Bounded):
     attach_image: bool = opt(False, "Show the query image to the LLM that edits a caption.")
     image_side: int = opt(LONGEST_SIDE, "Longest side, in pixels, of images sent to the LLM.", least=SMALLEST_SIDE)
 
-    def as_keywords(self) -> dict[str, Any]:
-        """These options as keywords of `Synthesizer`, without what a subclass adds."""
-        return {each.name: getattr(self, each.name) for each in fields(RepairOptions)}
-
 
 @dataclass(kw_only=True)
 class SynthesizeOptions(EncoderOptions, FilterOptions, RepairOptions):
@@ -133,11 +129,6 @@ class SynthesizeOptions(EncoderOptions, FilterOptions, RepairOptions):
         None,
         "Records of earlier rounds, folders or Hub ids; failures that are repaired or dropped there are skipped.",
         main=True,
-    )
-    answers_from: list[str] | None = opt(
-        None,
-        "Folders of other runs, or of a study's methods; what they paid for is not paid again.",
-        neutral=True,
     )
     embed_source_images: bool = opt(True, "Store the images of query, ground truth and false positive in the records.")
 

@@ -1,18 +1,17 @@
-"""What a run says that made no record, and whether another run can make more of a finished folder."""
+"""What a run says that made nothing, and whether another run can make more of a finished folder."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from repair_hf.llm.ledger_file import query
 from repair_hf.records.columns import REASONS
 from repair_hf.records.dataset import load_dropped
 from repair_hf.runtime.run_folder import RunStopped
 
-UNREACHED = "the image editor could not be reached"  # detail of a dropped failure
+UNREACHED = "the image editor gave no answer"  # begins the detail of a dropped item
 AGAIN = "The same command asks again"
 NEXT = {  # reason -> what to do if it is the most frequent one
     "gt_invalid": "Check your captions, or give --no-audited and another --output.",
@@ -22,7 +21,7 @@ NEXT = {  # reason -> what to do if it is the most frequent one
     "llm_refused": "Give another --llm and --output.",
     "llm_failed": f"{AGAIN}; run it later.",
     "editor_failed": "Give another --editor and --output.",
-    "unreadable_image": "Repair the images.",
+    "unreadable_image": "Repair the images, and give another --output.",
 }
 
 
@@ -30,45 +29,40 @@ class NothingRepaired(RunStopped):
     """A run ended, and no failure became a record."""
 
 
-def dropped_by_reason(summary: Mapping[str, Any]) -> Counter[str]:
-    """Return how many failures were dropped, by reason, in both directions."""
-    return sum((Counter(found["dropped"]) for found in summary["directions"].values()), Counter())
+def count_unanswered(dropped: Iterable[tuple[str, str | None]]) -> dict[str, int]:
+    """Count, by reason, the dropped items without a usable answer; each has a reason and a detail."""
+    counts = Counter(
+        reason
+        for reason, detail in dropped
+        if reason in ("llm_failed", "llm_unparsed")
+        or (reason == "editor_failed" and str(detail).startswith(UNREACHED))
+    )
+    return dict(counts)
 
 
-def unanswered(folder: Path, summary: Mapping[str, Any], most: int) -> Counter[str]:
-    """Count, by reason, the failures that may be asked about again: without an answer, or with fewer than `most`."""
-    dropped = dropped_by_reason(summary)
-    found = Counter({"llm_failed": dropped["llm_failed"]})
-    if summary["attempts"] < most:
-        found["llm_unparsed"] = dropped["llm_unparsed"]
-    if dropped["editor_failed"]:
-        found["editor_failed"] = load_dropped(folder)["detail"][:].count(UNREACHED)
-    return found
+def to_ask_again(summary: Mapping[str, Any], attempts: int) -> Counter[str]:
+    """Return the unanswered items of a summary, by reason, that a run with so many attempts a question asks again."""
+    counts = Counter(summary["unanswered"])
+    if summary["attempts"] >= attempts:
+        del counts["llm_unparsed"]
+    return counts
 
 
-def assumed_in(folder: Path) -> tuple[int, float]:
-    """Count the requests of a folder whose answers did not arrive, and the dollars that are assumed for them."""
-    wanted = "SELECT COUNT(*), TOTAL(worst) FROM call WHERE run = :run AND state = 'lost'"
-    return next((tuple(row) for row in query(folder, wanted)), (0, 0.0))
-
-
-def can_add(folder: Path, summary: Mapping[str, Any], most: int) -> bool:
+def can_add(summary: Mapping[str, Any], attempts: int) -> bool:
     """Return whether another run can make more of a folder: it stopped, or questions have no answer."""
-    if summary["open"]:
-        return True
-    has_records = any(found["kept"] for found in summary["directions"].values())
-    return not has_records or unanswered(folder, summary, most).total() > 0
+    return bool(summary["open"]) or to_ask_again(summary, attempts).total() > 0
 
 
-def require_records(folder: Path, summary: Mapping[str, Any], most: int) -> None:
+def require_records(folder: Path, summary: Mapping[str, Any], attempts: int) -> None:
     """Raise `NothingRepaired`, with the reason and a remedy, if a finished folder holds no record."""
-    if any(found["kept"] for found in summary["directions"].values()):
+    directions = summary["directions"].values()
+    if any(counts["kept"] for counts in directions):
         return
-    dropped = dropped_by_reason(summary)
+    dropped = sum((Counter(counts["dropped"]) for counts in directions), Counter())
     if not dropped:
         raise NothingRepaired(f"{folder} has no record, because there was no failure to repair. Mine other failures.")
     (reason, count), *_ = dropped.most_common()
-    remedy = f"{AGAIN}." if unanswered(folder, summary, most)[reason] else NEXT[reason]
+    remedy = f"{AGAIN}." if to_ask_again(summary, attempts)[reason] else NEXT[reason]
     rows = load_dropped(folder).select_columns(["reason", "detail"]).to_list()
     detail = next((row["detail"] for row in rows if row["reason"] == reason and row["detail"]), None)
     example = f", such as: {detail}" if detail else ""

@@ -12,10 +12,9 @@ from typing import Any, TypeAlias
 
 from PIL import Image
 
-from repair_hf.llm.errors import ProviderError
 from repair_hf.llm.ledger import Reply
 from repair_hf.llm.prompts import SHIPPED, Prompts
-from repair_hf.llm.provider import Provider
+from repair_hf.llm.provider import Provider, ProviderError
 from repair_hf.runtime.options import UserError
 
 OwnLLM: TypeAlias = Callable[[dict[str, Any]], str | None | Awaitable[str | None]]
@@ -58,18 +57,20 @@ def function_of(id: str) -> Callable[..., Any]:
 
 
 def own_llm(id: str) -> Provider:
-    """Return what answers requests with a function, for `ChatModel(id, provider=...)`."""
+    """Return what answers requests with a function, for `Asker(id, provider=...)`."""
     function = function_of(id)
 
     async def reply(request: Mapping[str, Any]) -> Reply:
-        try:
-            text = await asyncio.to_thread(function, dict(request))
-            text = await text if inspect.isawaitable(text) else text
-        except Exception as error:  # of any kind: it is not our code
-            raise _failed(id, error) from error
+        # errors are caught in the thread: an event loop cannot carry a StopIteration
+        text = await asyncio.to_thread(_call, id, function, dict(request))
+        if inspect.isawaitable(text):
+            try:
+                text = await text
+            except Exception as error:  # of any kind: it is not our code
+                raise _failed(id, _described(error)) from error
         if not isinstance(text, str | None):
             raise _failed(id, f"it returned {type(text).__name__}, not a text or None")
-        return Reply(text or "", "stop" if text is not None else "refusal", 0, 0, 0.0, id)
+        return Reply(text or "", "stop" if text is not None else "refusal", dollars=0.0, answered_by=id)
 
     return reply
 
@@ -86,16 +87,24 @@ class PythonEditor:
         return [self._edited(source, instruction, seed) for seed in seeds]
 
     def _edited(self, source: Image.Image, instruction: str, seed: int) -> Image.Image | None:
-        try:
-            image = self.function(source.copy(), self.prompts.image(instruction), seed)
-        except Exception as error:  # of any kind: it is not our code
-            raise _failed(self.model, error) from error
+        image = _call(self.model, self.function, source.copy(), self.prompts.image(instruction), seed)
         if not isinstance(image, Image.Image | None):
             raise _failed(self.model, f"it returned {type(image).__name__}, not a PIL image or None")
         return image
 
 
-def _failed(id: str, why: Exception | str) -> ProviderError:
-    reason = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
+def _call(id: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function; an error of it stops the run."""
+    try:
+        return function(*arguments)
+    except Exception as error:  # of any kind: it is not our code
+        raise _failed(id, _described(error)) from error
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _failed(id: str, reason: str) -> ProviderError:
     name = id.removeprefix(PYTHON)
     return ProviderError(f"{name} failed: {reason}. Every answer so far is kept. Correct it, and run again.")

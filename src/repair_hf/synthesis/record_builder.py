@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,17 +14,19 @@ from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import MODALITIES, SOURCES
 from repair_hf.records.dataset import record_id
 from repair_hf.runtime.options import UserError
+from repair_hf.synthesis.schemas import Verdict
 from repair_hf.synthesis.selection import Selection
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage
-from repair_hf.synthesis.steps import Verdict
 
 SCORES = ("fp_score", "fp_rank", "gt_score", "gt_rank")
+READ_AT_ONCE = 1000  # failures
 
 
 @dataclass
 class RepairTask:
     """One failure on its way to a record."""
 
+    number: int  # its place among the failures
     row: Mapping[str, Any]
     at: dict[str, int]  # role (`q`, `gt`, `fp`) -> row in the pairs' captions or images
     verdict: Verdict | None = None
@@ -38,11 +40,6 @@ class RepairTask:
     @property
     def direction(self) -> str:
         return self.row["direction"]
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether it is dropped, or only the choice among its candidates is left."""
-        return self.reason is not None or bool(self.candidates)
 
     def drop(self, reason: str, detail: str | None = None) -> None:
         """Give up on this failure for a reason."""
@@ -89,11 +86,24 @@ class RecordBuilder:
     def _id(self, direction: str, role: str, row: int) -> str:
         return self.ids[MODALITIES[direction][role]][row]
 
-    def task(self, row: Mapping[str, Any]) -> RepairTask:
+    def tasks(
+        self, failures: Dataset, direction: str, owns: Callable[[str], bool] | None = None
+    ) -> Iterator[RepairTask]:
+        """Make the tasks of a direction's failures one by one; of several processes, those that this one `owns`."""
+        number = -1
+        for table in failures.with_format("arrow").iter(READ_AT_ONCE):
+            for row in table.to_pylist():
+                number += 1
+                if row["direction"] == direction:
+                    task = self.task(number, row)
+                    if owns is None or owns(self.content(task, "fp")):
+                        yield task
+
+    def task(self, number: int, row: Mapping[str, Any]) -> RepairTask:
         """Make the task of a mined failure. A caption's ground truth is its image; an image's is its first caption."""
         q, is_t2i = row["q"], row["direction"] == "t2i"
         gt = self.pairs.caption_image[q] if is_t2i else self.pairs.captions_of(q)[0]
-        return RepairTask(row, {"q": q, "gt": int(gt), "fp": row["fp"]})
+        return RepairTask(number, row, {"q": q, "gt": int(gt), "fp": row["fp"]})
 
     def shown(self, task: RepairTask, *roles: str) -> dict[str, str]:
         """What the LLM sees of a failure: captions as text, and what stands for images (`ImageURL`)."""
@@ -119,8 +129,8 @@ class RecordBuilder:
         for role in SOURCES:
             if MODALITIES[task.direction][role] == "image":
                 row[f"{role}_image"] = self.sources.reference(task.at[role])
-        chosen: Any = task.selection
-        edit = task.candidates[chosen.candidate]
+        selection: Any = task.selection
+        edit = task.candidates[selection.candidate]
         if task.direction == "t2i":
             row["edit_image"] = {"bytes": None, "path": str(edit.absolute())}
             row["record_id"] = record_id(row, edit.read_bytes())
@@ -128,9 +138,9 @@ class RecordBuilder:
             row["edit_text"] = edit
             row["record_id"] = record_id(row, edit)
         return row | {
-            "edit_similarity": chosen.similarity,
-            "candidate_similarities": list(chosen.similarities),
-            "candidate": chosen.candidate,
+            "edit_similarity": selection.similarity,
+            "candidate_similarities": list(selection.similarities),
+            "candidate": selection.candidate,
         }
 
     def columns(self, task: RepairTask) -> dict[str, Any]:

@@ -7,9 +7,9 @@ only in case, spacing or final punctuation, or an image with the same pixels.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,7 +19,6 @@ from PIL import Image
 from repair_hf.encoder.embedder import Embedder
 from repair_hf.encoder.preprocessing import ahead
 from repair_hf.pairs.wording import bare_caption
-from repair_hf.runtime.progress import Progress
 from repair_hf.synthesis.options import Select
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage, open_picture
 
@@ -41,29 +40,24 @@ class Selection:
 
 
 def select_captions(
-    encoder: Embedder, fps: Sequence[str], candidates: Sequence[Sequence[str | None]], *, select: Select = "nearest"
-) -> list[Selection]:
-    """Select among the candidates of each caption in `fps`."""
+    encoder: Embedder, rows: Iterable[tuple[str, Sequence[str | None]]], *, select: Select = "nearest"
+) -> Iterator[Selection]:
+    """Select for each false-positive caption among its candidates, (fp, candidates); None stands for no candidate."""
 
     def embed(texts: list[str]) -> Iterator[Embedded]:
         return zip(encoder.embed_texts(texts), map(bare_caption, texts), strict=True)
 
-    return _select(fps, candidates, embed, select, "Comparing captions")
+    return _select(rows, embed, select)
 
 
 def select_images(
     encoder: Embedder,
     sources: SourceImages,
-    fps: Sequence[int],
-    candidates: Sequence[Sequence[Path | None]],
+    rows: Iterable[tuple[int, Sequence[Path | None]]],
     *,
     select: Select = "nearest",
-) -> list[Selection]:
-    """Select among the candidate files of each image in `fps`.
-
-    Shape:
-        fps: (F,) rows of the pairs' images; candidates: (F, M).
-    """
+) -> Iterator[Selection]:
+    """Select for each false-positive image, a row of the pairs' images, among its candidate files."""
     size = min(encoder.batch_size, MAX_OPENED)
 
     def open_all(keys: list[int | Path]) -> list[Image.Image]:
@@ -74,49 +68,29 @@ def select_images(
         for pictures in ahead(open_all, batches):  # threads open the next ones meanwhile
             yield from zip(encoder.embed_images(pictures), map(pixels_of, pictures), strict=True)
 
-    return _select(fps, candidates, embed, select, "Comparing images")
+    return _select(rows, embed, select)
 
 
 def _select(
-    fps: Sequence[Any],
-    candidates: Sequence[Sequence[Any]],
-    embed: Callable[[list], Iterator[Embedded]],
-    select: Select,
-    desc: str,
-) -> list[Selection]:
+    rows: Iterable[tuple[Any, Sequence[Any]]], embed: Callable[[list], Iterator[Embedded]], select: Select
+) -> Iterator[Selection]:
     """Select among the candidates of each false positive. What equals it in content is left out.
 
-    Each distinct one is embedded once. Those of one false positive are compared together, and a vector is kept no
-    longer than another failure needs it.
+    Rows are compared some at a time, which embeds each of their distinct items once. So rows of one false positive
+    should follow one another.
     """
-    rows = [(fp, {fp, *some} - {None}) for fp, some in zip(fps, candidates, strict=True)]
-    uses = Counter(key for _, keys in rows for key in keys)
-    first = {fp: place for place, fp in reversed(list(enumerate(fps)))}
-    order = sorted(range(len(rows)), key=lambda place: first[fps[place]])
-    kept: dict[Any, Embedded] = {}
-    selections: dict[int, Selection] = {}
+    rows = iter(rows)
+    while block := list(islice(rows, TOGETHER)):
+        items = dict.fromkeys(item for fp, candidates in block for item in (fp, *candidates) if item is not None)
+        embedded = dict(zip(items, embed(list(items)), strict=True))
+        for fp, candidates in block:
+            yield select_candidate([_similarity(embedded, fp, item) for item in candidates], select)
 
-    def similarity(fp: Any, key: Any) -> float | None:
-        if key is None or kept[key][1] == kept[fp][1]:
-            return None
-        return float(kept[key][0] @ kept[fp][0])
 
-    with Progress(total=len(rows), desc=desc, unit=" failures") as bar:
-        for start in range(0, len(order), TOGETHER):
-            places = order[start : start + TOGETHER]
-            new = list(dict.fromkeys(key for place in places for key in (fps[place], *candidates[place])))
-            new = [key for key in new if key is not None and key not in kept]
-            kept |= zip(new, embed(new), strict=True) if new else ()
-            for place in places:
-                fp, keys = rows[place]
-                scores = [similarity(fp, key) for key in candidates[place]]
-                selections[place] = select_candidate(scores, select)
-                uses.subtract(keys)
-                for key in keys:
-                    if not uses[key]:
-                        del kept[key]
-            bar.update(len(places))
-    return [selections[place] for place in range(len(rows))]
+def _similarity(embedded: Mapping[Any, Embedded], fp: Any, candidate: Any) -> float | None:
+    if candidate is None or embedded[candidate][1] == embedded[fp][1]:
+        return None
+    return float(embedded[candidate][0] @ embedded[fp][0])
 
 
 def select_candidate(similarities: Sequence[float | None], select: Select = "nearest") -> Selection:

@@ -1,9 +1,16 @@
-"""Repair failures in one call: from failures to a folder of records, as `repair-hf synthesize` does."""
+"""Repair failures in one call: from failures to a folder of records, as `repair-hf synthesize` does.
+
+Every answer and every candidate image is on disk before it is used. After a crash the same call asks again only what
+was in flight, and gives the same records. Candidates are selected at the end, embedded in batches.
+
+Several processes (`accelerate launch`) share the failures, so that equal work falls to one process. All pay from one
+ledger, and the main process builds the records. The number of processes may change between runs.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,38 +19,43 @@ from transformers import ProcessorMixin
 
 from repair_hf.encoder.embedder import check_retriever
 from repair_hf.encoder.opening import Retriever, open_retriever
-from repair_hf.llm.batches import open_batches
-from repair_hf.llm.cost import check_paid, paid_in, usage_rows
-from repair_hf.llm.ledger import Ledger
-from repair_hf.llm.ledger_file import FILE, has_payments, take_over
+from repair_hf.llm.asker import Asker
+from repair_hf.llm.cost import format_dollars, known_dollars, merged_usage, paid_in, usage_rows
+from repair_hf.llm.ledger_file import place_of
 from repair_hf.mining.failures import load_failures, miner_of
 from repair_hf.mining.filtering import FilterOptions, filter_failures
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
+from repair_hf.records.columns import DIRECTIONS
 from repair_hf.records.dataset import load_records, save_records, summarize
 from repair_hf.runtime.items import check_items
 from repair_hf.runtime.options import IN_MEMORY, UserError, expect, fields_of, fill
 from repair_hf.runtime.processes import processes
-from repair_hf.runtime.run_folder import digest
+from repair_hf.runtime.progress import Progress
+from repair_hf.runtime.run_folder import RunStopped, digest
 from repair_hf.runtime.stage import Stage
-from repair_hf.synthesis.candidates import link_candidates
+from repair_hf.synthesis.candidates import Candidates
+from repair_hf.synthesis.finished import TaskFile, build_records
+from repair_hf.synthesis.hosted import HostedEditor
+from repair_hf.synthesis.images import ImageEditor
+from repair_hf.synthesis.loop import run_to_end, work_through
 from repair_hf.synthesis.models import (
     check_editor,
     check_llm,
     local_weights,
-    open_chat,
+    open_asker,
     open_editor,
     open_ledger,
     prompts_of,
 )
 from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesizeOptions
-from repair_hf.synthesis.outcome import can_add, require_records
+from repair_hf.synthesis.outcome import can_add, count_unanswered, require_records
 from repair_hf.synthesis.own import OwnEditor, OwnLLM, id_of
-from repair_hf.synthesis.pipeline import Synthesizer
-from repair_hf.synthesis.record_builder import RecordBuilder
+from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.rounds import earlier_rounds, leave_out, names_in
 from repair_hf.synthesis.sources import SourceImages
+from repair_hf.synthesis.steps import repair
 
-NEEDS = ("directions", "open", "llm", "attempts", "images", "paid", "seconds")  # keys of a summary
+NEEDS = ("directions", "open", "unanswered", "llm", "attempts", "images", "paid", "seconds")  # keys of a summary
 
 
 def synthesize(
@@ -87,11 +99,11 @@ def synthesize(
     named |= {"llm": id_of(llm), "editor": id_of(editor)}
     named["model"] = str(model) if isinstance(model, str | Path) else IN_MEMORY
     kinds = (LLMOptions, EditorOptions, SynthesizeOptions)
-    of_llm, of_editor, wanted = fill(kinds, options | named, "synthesize")
-    synthesis = Synthesis(failures, pairs, model, of_llm, of_editor, wanted, output=output, processor=processor)
+    filled = fill(kinds, options | named, "synthesize")
+    synthesis = Synthesis(failures, pairs, model, *filled, output=output, processor=processor)
     summary = synthesis.run()
     if processes().is_main:
-        require_records(Path(output), summary, of_llm.answer_attempts)
+        require_records(Path(output), summary, synthesis.llm.answer_attempts)
     processes().gather(None)
     return load_records(output)
 
@@ -122,15 +134,13 @@ class Synthesis:
         expect(pairs, Pairs, "pairs", MAKE_PAIRS)
         self.pairs, self.llm, self.editor, self.options = pairs, llm, editor, options
         table = failures if isinstance(failures, Dataset) else load_failures(failures)
-        builder = RecordBuilder(pairs, SourceImages(pairs.images))
-        builder.check(table)
+        self.builder = RecordBuilder(pairs, SourceImages(pairs.images, longest_side=options.image_side))
+        self.builder.check(table)
         self.encoder = open_retriever(model, processor, **options.how_to_load)
         if not isinstance(failures, Dataset):
             check_items(failures, pairs.items)
             if not options.any_model:
                 check_retriever(self.encoder, [miner_of(failures)], f"The failures of {failures}")
-        self.sources = [Path(source) for source in options.answers_from or ()]
-        _check_sources(self.sources)
         earlier, self.round = earlier_rounds(options.earlier_rounds or ())
         self.mined, self.new = len(table), leave_out(table, earlier)
         self.failures, self.left_out = filter_failures(self.new, options, options.seed)
@@ -144,47 +154,47 @@ class Synthesis:
         inputs |= local_weights(editor)
         # `model` by its digest; which failures, by those that the folder holds
         neutral = ("failures", "model", *fields_of(FilterOptions))
-        named: dict[str, Any] = {"items": pairs.items, "needs": NEEDS, "otherwise": _reuse(output)}
+        named: dict[str, Any] = {"items": pairs.items, "needs": NEEDS, "otherwise": self._other_output(output)}
         named["writes"] = ("README.md", "*.arrow", "records/*.parquet", "dropped/*.parquet")
         self.stage = Stage("synthesize", output, decides, inputs, neutral=neutral, **named)
         self.stage.check()
-        self._has_more = self._compare(builder)
+        self._has_more = self._compare(Path(output))
 
-    def _compare(self, builder: RecordBuilder) -> bool:
+    def _other_output(self, output: str | Path) -> str:
+        path, _ = place_of(output, self.llm.ledger)
+        return f"Give another --output, and --ledger {path}: what is paid there is not paid again."
+
+    def _compare(self, folder: Path) -> bool:
         """Return whether failures are wanted that a finished folder lacks.
 
         Raises:
             UserError: If some that it holds are not wanted any more: their records would be gone.
         """
-        summary, folder = self.stage.summary, self.stage.folder
-        if summary is None or folder is None or summary["open"]:
+        summary = self.stage.summary
+        if summary is None or summary["open"]:
             return False
-        held, wanted = names_in(folder), builder.names(self.failures)
+        held, wanted = names_in(folder), self.builder.names(self.failures)
         if gone := len(held - wanted):
             raise UserError(
                 f"{folder} holds {gone:,} failures that these options leave out; a finished folder can only grow. "
-                f"{_reuse(folder)}"
+                f"{self._other_output(folder)}"
             )
         return len(held) < len(wanted)
 
     @property
     def is_done(self) -> bool:
         """Whether the folder is finished, and another run could make no more of it."""
-        summary, folder = self.stage.summary, self.stage.folder
-        if summary is None or folder is None:
-            return False
-        return not self._has_more and not can_add(folder, summary, self.llm.answer_attempts)
+        summary = self.stage.summary
+        return summary is not None and not self._has_more and not can_add(summary, self.llm.answer_attempts)
 
     def check(self) -> None:
-        """Check what can be checked before anything is loaded or paid: keys, ids and prices of the models, the ledger.
+        """Check what can be checked before anything is loaded or paid: keys, ids and prices of the models.
 
         Raises:
             UserError: As `synthesize`.
         """
         check_llm(self.llm)
         check_editor(self.editor, self.llm)
-        assert self.stage.folder is not None, "records are written"
-        check_paid(self.stage.folder, (self.stage.summary or {}).get("paid", ()))
 
     def run(self) -> dict[str, Any]:
         """Repair into the folder, and return its summary, which other processes than the main one lack.
@@ -203,61 +213,83 @@ class Synthesis:
         self.check()
         processes().gather(None)  # all have read the summary, which the first one removes now
 
-        def repair(_: Any) -> dict[str, Any]:
+        def repair(folder: Any) -> dict[str, Any]:
             nonlocal stop
-            with open_ledger(self.llm, place) as ledger:
-                found, stop = _repair(place, self, ledger)
-                return found
+            with open_ledger(self.llm, folder) as ledger:
+                asker, editor = open_asker(self.llm, ledger), open_editor(self.editor, self.llm, ledger)
+                self.stage.begin()
+                summary, stop = self.repair(folder, asker, editor)
+                return summary
 
         made = self.stage.run(repair, again=True)
         if stop is not None:
             raise stop
         return made
 
+    def repair(
+        self, folder: Path, asker: Asker, editor: ImageEditor | HostedEditor
+    ) -> tuple[dict[str, Any], BaseException | None]:
+        """Repair what this process owns, and save the records in the main one; return the summary, and what stopped.
 
-def _reuse(folder: str | Path) -> str:
-    return f"Give another --output and --answers-from {folder}: what is paid there is not paid again."
+        Raises:
+            KeyboardInterrupt: With several processes, of which the others may be gone.
+        """
+        start, everyone, ledger = time.perf_counter(), processes(), asker.ledger
+        how: Any = {"count": self.options.candidates, "seed": self.options.seed, "save_as": self.editor.editor_format}
+        candidates = Candidates(editor, self.builder.sources, ledger.folder, **how)
+        finished = TaskFile(folder / f".finished-{everyone.index}.tmp", len(self.failures))
+        stop: BaseException | None = None
+        try:
+            run_to_end(self._work(asker, candidates, finished))
+        except (RunStopped, KeyboardInterrupt) as error:
+            if everyone.count > 1 and isinstance(error, KeyboardInterrupt):
+                raise
+            stop = error
+        why = None if stop is None else str(stop)
+        reports = everyone.gather((why, finished, candidates.made, candidates.reused, asker.usage))
+        reasons = [f"process {index}: {why}" for index, (why, *_) in enumerate(reports) if why is not None]
+        if reasons and everyone.count > 1:
+            stop = RunStopped(f"{len(reasons)} of {len(reports)} processes stopped. {' '.join(reasons)}")
+        if not everyone.is_main:
+            return {}, stop
+        _, files, made, reused, usages = zip(*reports, strict=True)
+        made_by = {
+            "round": self.round,
+            "retriever": self.encoder.name,
+            "llm": asker.model,
+            "editor": editor.id,
+            "prompt_digest": asker.prompts.digest(),
+            "seed": self.options.seed,
+        }
+        records, dropped = build_records(folder, files, self.builder, self.encoder, self.options.select, made_by)
+        save_records(folder, records, dropped, embed_source_images=self.options.embed_source_images)
+        return {
+            "directions": summarize(records, dropped),
+            "open": len(self.failures) - len(records) - len(dropped),
+            "unanswered": count_unanswered(zip(dropped["reason"][:], dropped["detail"][:], strict=True)),
+            "llm": usage_rows(merged_usage(usages)),
+            "attempts": asker.attempts,
+            "images": {"made": sum(made), "reused": sum(reused)},
+            "paid": usage_rows(paid_in(ledger.path, ledger.run)),
+            "seconds": time.perf_counter() - start,
+        }, stop
 
+    async def _work(self, asker: Asker, candidates: Candidates, finished: TaskFile) -> None:
+        """Repair the failures that this process owns: those that share a false positive fall to one process."""
+        everyone, outcomes = processes(), Counter[str]()
+        owns = everyone.owns if everyone.count > 1 else None
 
-def _check_sources(folders: Sequence[Path]) -> None:
-    for folder in filter(open_batches, folders):
-        raise UserError(
-            f"`answers_from` names {folder}, whose batches are not collected yet; they would be paid again. "
-            "Rerun its command first."
-        )
-    for folder in folders:
-        if not has_payments(folder):
-            raise UserError(
-                f"`answers_from` names {folder}, which holds no paid answers ({FILE}). Give the --output of "
-                "`repair-hf synthesize`."
-            )
+        async def work(task: RepairTask) -> None:
+            await repair(task, asker, candidates, self.builder, self.options)
+            finished.add(task)
+            outcomes[task.reason or "edited"] += 1
+            uses = [*asker.usage.values(), *([editor.usage] if isinstance(editor, HostedEditor) else [])]
+            dollars, edited = known_dollars(uses), outcomes["edited"]
+            paid = "unknown cost" if dollars is None else format_dollars(dollars)
+            bar.set_postfix_str(f"{edited} edited, {outcomes.total() - edited} dropped, {paid}", refresh=False)
+            bar.update()
 
-
-def _repair(folder: Path, work: Synthesis, ledger: Ledger) -> tuple[dict[str, Any], BaseException | None]:
-    start, everyone = time.perf_counter(), processes()
-    if everyone.is_main:
-        for source in work.sources:
-            link_candidates(take_over(ledger.database, ledger.run, source), ledger.folder)
-    everyone.gather(None)  # what is taken over is there
-    chat, images = open_chat(work.llm, ledger), open_editor(work.editor, work.llm)
-    how = work.options.as_keywords() | {"save_as": work.editor.editor_format, "round": work.round}
-    work.stage.begin()
-    synthesizer = Synthesizer(work.pairs, work.encoder, chat, images, **how)
-    records, dropped, count_open, stop = synthesizer.repair(work.failures, folder)
-    if not everyone.is_main:
-        return {}, stop
-    save_records(folder, records, dropped, embed_source_images=work.options.embed_source_images)
-    summary = {
-        "directions": summarize(records, dropped),
-        "open": count_open,
-        "llm": usage_rows(chat.usage),
-        "attempts": chat.attempts,
-        "images": {
-            "made": synthesizer.images_made,
-            "found": synthesizer.images_found,
-            "dollars": synthesizer.image_dollars,
-        },
-        "paid": usage_rows(paid_in(folder)),
-        "seconds": time.perf_counter() - start,
-    }
-    return summary, stop
+        editor, queues = candidates.editor, [self.builder.tasks(self.failures, way, owns) for way in DIRECTIONS]
+        total = len(self.failures) // everyone.count
+        with Progress(total=total, desc="Repairing", unit=" failures", smoothing=0.05) as bar:
+            await work_through(asker, queues, work, candidates)

@@ -4,7 +4,7 @@ It gets the messages that any provider gets: a prompt, labelled captions, images
 metadata and facts from captions, so it needs no weights and costs nothing. It answers as a language model would: the
 audit's verdict, an edit instruction, an edited caption.
 
-The same `answer` is available in this process (`provider`) and over HTTP (`server`). Errors are drawn from what is
+Errors are drawn from what is
 shown and the seed: a question always gets the same answer, however its prompt is worded. Their rates are in `errors`.
 """
 
@@ -88,7 +88,7 @@ def count_tokens(said: str | list[dict]) -> int:
 
 
 def provider(id: str = MODEL) -> Provider:
-    """Return the LLM of an id for `ChatModel(id, provider=...)`. Without LiteLLM, it saves milliseconds a call."""
+    """Return the LLM of an id for `Asker(id, ledger, provider=...)`. Without LiteLLM, it saves milliseconds a call."""
     errors = errors_of(id, LLMS)
 
     async def reply(request: Mapping[str, Any]) -> Reply:

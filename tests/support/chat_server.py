@@ -1,7 +1,7 @@
-"""An OpenAI-compatible chat server on 127.0.0.1, for the toy world's oracle or any other answer function.
+"""A chat server of OpenAI's protocol on loopback, for the toy world's oracle or any other answer function.
 
 With `log`, it writes a JSON line for each request (time, digest of the body) before it answers, so that a reader can
-count requests. Connections have no idle limit.
+count requests.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
-from repair_hf.runtime.texts import parse_json
 from repair_hf.toyworld import oracle
 
 logger = logging.getLogger(__name__)
@@ -46,7 +44,6 @@ class ChatServer(ThreadingHTTPServer):
     Args:
         answer: Answers the body of a request, in a thread of its connection, with a text or a
             whole `Response`. A ValueError becomes status 400 with its text.
-        port: Port; 0 takes a free one.
         latency: Seconds that each answer waits.
         log: File that gets a line for each request.
     """
@@ -54,13 +51,8 @@ class ChatServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256  # connections that may arrive at once
 
-    def __init__(self, answer: Answer, *, port: int = 0, latency: float = 0.0, log: str | Path | None = None) -> None:
-        try:
-            super().__init__(("127.0.0.1", port), _Handler)
-        except OSError as error:
-            raise UserError(
-                f"Port {port} cannot be used ({error.strerror}); give another, or 0 for a free one."
-            ) from error
+    def __init__(self, answer: Answer, *, latency: float = 0.0, log: str | Path | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
         self.answer, self.latency, self._log = answer, latency, log
         self.connections: set[socket.socket] = set()
         self._log_lock = threading.Lock()
@@ -89,7 +81,7 @@ class ChatServer(ThreadingHTTPServer):
         if path != ENDPOINT:
             return error(404, f"{path} is not served; ask {ENDPOINT}.")
         try:
-            body = parse_json(data)
+            body = json.loads(data)
             body["model"], body["messages"]
         except (ValueError, TypeError, KeyError) as fault:
             return error(400, f"{path} takes JSON with `model` and `messages`: {fault!r}")
@@ -118,7 +110,7 @@ def error(status: int, message: str) -> Response:
     return Response(status, {"error": {"message": message, "type": "invalid_request_error", "code": None}})
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     server: ChatServer
     protocol_version = "HTTP/1.1"  # keeps connections open
     disable_nagle_algorithm = True  # otherwise the body waits until the client has acknowledged the head
@@ -128,17 +120,6 @@ class _Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(ConnectionError):  # the client went away
             super().handle()
         self.server.connections.discard(self.connection)
-
-    def parse_request(self) -> bool:
-        """Read the head of a request, and refuse it if it is for another host."""
-        if not super().parse_request():
-            return False
-        name = (self.headers["Host"] or "").partition(":")[0]
-        if name not in ("127.0.0.1", "localhost"):  # a page elsewhere may point a name of its own here (DNS rebinding)
-            self.close_connection = True
-            self._send(error(421, f"This server answers requests to {self.server.base_url} only."))
-            return False
-        return True
 
     def do_GET(self) -> None:
         self._send(self.server.get(self.path))

@@ -1,0 +1,96 @@
+"""Ceilings hold for all questions at once, for all processes and through kills, by the server's own count."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+from children import Child
+from ledgers import ledger_in, rows
+from provider_server import ProviderServer
+
+from repair_hf.llm.ledger import BudgetSpent
+from tests.llm.paying import WORST, Till, ask_all, ask_in_child
+
+ROUNDING = 1e-9
+
+
+@pytest.mark.parametrize("dollars", [0.5, 8.3, 20.0])
+def test_64_questions_at_once_stay_below_a_ceiling_in_dollars_and_use_it_up(dollars, tmp_path):
+    till = Till(0.7)
+    with ProviderServer(till) as server:
+        outcomes = ask_all(tmp_path, server.url(), 64, max_usd=dollars * WORST)
+        with ledger_in(tmp_path) as ledger:
+            assert ledger.total == (pytest.approx(till.dollars), len(till.asked))
+        assert dollars * WORST - WORST < till.dollars <= dollars * WORST
+        assert outcomes.count("yes") == len(till.asked) == 64 - Counter(map(type, outcomes))[BudgetSpent]
+        spent = next(outcome for outcome in outcomes if isinstance(outcome, BudgetSpent))
+        assert "--max-usd" in str(spent) and "Rerun with a higher ceiling" in str(spent)
+        assert ask_all(tmp_path, server.url(), 64) == ["yes"] * 64
+    assert len(till.asked) == len(set(till.asked)) == 64
+
+
+def test_64_questions_at_once_stay_below_a_ceiling_in_calls(tmp_path):
+    with ProviderServer(till := Till()) as server:
+        for ceiling in (0, 1, 9, 9, 40):
+            ask_all(tmp_path, server.url(), 64, max_calls=ceiling)
+            assert len(till.asked) == ceiling
+
+
+def test_three_processes_on_one_file_share_the_ceilings_and_the_answers(tmp_path):
+    with ProviderServer(till := Till(0.7)) as server:
+        for ceilings in ({"max_usd": 20 * WORST}, {"max_calls": 50}):
+            children = [Child(ask_in_child, tmp_path, server.url(), 64, ceilings) for _ in range(3)]
+            assert [child.wait() for child in children] == [0] * 3, children[0].said()
+            if "max_usd" in ceilings:
+                assert 19 * WORST < till.dollars <= 20 * WORST + ROUNDING
+    assert len(till.asked) == len(set(till.asked)) == 50 == len(rows(tmp_path))
+
+
+def test_four_kills(tmp_path):
+    """What was on its way counts at its worst price, and only that is asked again."""
+    till, ceilings = Till(), {"max_usd": 44.5 * WORST, "concurrency": 4}
+    with ProviderServer(till) as server:
+        for requests in (2, 7, 15, 26):
+            child = Child(ask_in_child, tmp_path, server.url(), 40, ceilings)
+            till.wait_for(requests)
+            child.kill()
+        ask_all(tmp_path, server.url(), 40, **ceilings)
+        with ledger_in(tmp_path) as ledger:
+            counted, _ = ledger.total
+        assert till.dollars <= counted + ROUNDING and 43.5 * WORST < counted <= 44.5 * WORST
+        assert ask_all(tmp_path, server.url(), 40) == ["yes"] * 40
+    lost = len(rows(tmp_path, "lost"))
+    assert 4 <= lost <= 16 and len(till.asked) <= 40 + lost and len(rows(tmp_path)) == 40
+
+
+def test_bills_above_the_reserve_are_written_as_they_are_and_then_reserved(tmp_path):
+    """Only what was on its way before the first bill came exceeds the ceiling, and that once."""
+    till = Till(10.0)
+    with ProviderServer(till) as server:
+        for _ in range(3):
+            ask_all(tmp_path, server.url(), 64, max_usd=50 * WORST, concurrency=8)
+            with ledger_in(tmp_path) as ledger:
+                assert ledger.total[0] == pytest.approx(till.dollars)
+        assert till.dollars <= 50 * WORST + 8 * till.bill
+        before = len(till.asked)
+        ask_all(tmp_path, server.url(), 64, max_usd=200 * WORST, concurrency=64)
+    assert before < len(till.asked) and till.dollars <= 200 * WORST + ROUNDING
+
+
+def test_bills_above_the_reserve_and_a_kill_after_each(tmp_path):
+    till = Till(10.0)
+    with ProviderServer(till) as server:
+        ask_all(tmp_path, server.url(), 1)  # one bill is known
+        for _ in range(6):
+            child = Child(ask_in_child, tmp_path, server.url(), 64, {"max_usd": 45 * WORST, "concurrency": 2})
+            before = len(till.asked)
+            while len(till.asked) == before and child.poll() is None:
+                time.sleep(0.005)
+            with suppress(ProcessLookupError):  # it has ended: the ceiling is reached
+                child.kill()
+        with ledger_in(tmp_path) as ledger:
+            assert till.dollars <= ledger.total[0] + ROUNDING <= 45 * WORST
+    assert rows(tmp_path, "lost") and len(till.asked) == 4
