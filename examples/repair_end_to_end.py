@@ -31,7 +31,7 @@ def main() -> None:
     failures = mine(model, pairs, processor=processor, max_queries=50)
     print(f"{len(failures):,} false positives")
 
-    # 2. Their minimal edits. The same call resumes after an interruption, and pays for no answer twice.
+    # 2. Their minimal edits. The same call resumes after an interruption, and pays for no answer that has arrived.
     records = synthesize(
         failures, pairs, model, llm=LLM, editor=EDITOR, output=f"{OUTPUT}/records", processor=processor, max_usd=5
     )

@@ -17,13 +17,8 @@ from datasets import load_dataset
 
 import repair_hf
 from repair_hf.evaluation.intervals import interval
-from repair_hf.llm.client import ChatModel
-from repair_hf.llm.ledger import Ceilings, Ledger
-from repair_hf.llm.ledger_file import FILE
 from repair_hf.records.dataset import save_records
-from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world
-from repair_hf.toyworld.editor import WorldEditor
 
 PUBLIC = (
     "Pairs RepairConfig RepairTrainer DualEncoder contrast_set load_pairs load_records mine synthesize train".split()
@@ -73,7 +68,7 @@ class RunsOrAgrees(doctest.OutputChecker):
 @pytest.fixture(scope="module")
 def names(tmp_path_factory) -> Iterator[dict]:
     """What the examples call by name. They run in a folder with `photos`, `data/mine` and `runs`."""
-    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+    with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("reader"))
         build_world("runs/world", splits={"train": 40, "validation": 8, "test": 8})
         Path("data").mkdir()
@@ -97,7 +92,6 @@ def names(tmp_path_factory) -> Iterator[dict]:
         have["contrast_set"](test, **repaired, output="runs/contrast")
         train = {"max_steps": 2, "per_device_train_batch_size": 8, "use_cpu": True}
         have["train"]("world/base", pairs, records, have["RepairConfig"]("runs/train", **train))
-        ledger = stack.enter_context(Ledger(Path("runs", FILE), run="synthesize", ceilings=Ceilings(None, None)))
         yield have | {
             "pairs": pairs,
             "validation": validation,
@@ -107,8 +101,6 @@ def names(tmp_path_factory) -> Iterator[dict]:
             "model": encoder.model,
             "processor": encoder.preprocessor,
             "preprocessor": encoder.preprocessor,
-            "chat": ChatModel(oracle.MODEL, ledger=ledger, provider=oracle.provider()),
-            "editor": WorldEditor(),
             "before": np.zeros(6),
             "after": np.ones(6),
             "image": np.arange(6) // 2,

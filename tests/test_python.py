@@ -77,7 +77,7 @@ def test_from_failures_to_a_report(world, tmp_path):
     mine(BASE, pairs, output=tmp_path / "failures", d_i2t=2)
     made = {"llm": "world/oracle", "editor": "world", "candidates": 1}
     records = synthesize(tmp_path / "failures", pairs, BASE, output=tmp_path / "records", **made)
-    few = {"output": tmp_path / "few", "answers_from": [str(tmp_path / "records")], "limit": 1}
+    few = {"output": tmp_path / "few", "ledger": str(tmp_path / "records" / "ledger.sqlite"), "limit": 1}
     assert len(synthesize(tmp_path / "failures", pairs, BASE, **few, **made)) <= 2
     assert all(use["calls"] == 0 for use in json.loads((tmp_path / "few" / "summary.json").read_text())["llm"])
     config = RepairConfig(max_steps=2, per_device_train_batch_size=4, use_cpu=True)

@@ -38,7 +38,7 @@ def test_a_dry_run_prints_the_price_and_touches_nothing(inputs, tmp_path, capsys
          r"of your machine, 12 images by gemini/gemini-2.5-flash-image \$0.47"),
         ("openai/mine", "world", r"unknown: 88 answers by openai/mine unknown, 12 images by world \$0.00 and .*"),
         ("openai/mine --llm-base-url http://127.0.0.1:1", "openai/mine --editor-base-url http://127.0.0.1:1",
-         r"\$0.00: 88 answers by openai/mine \$0.00 and the time of your machine, 12 images by openai/mine \$0.00 and .*"),
+         r"\$0.00: 88 answers by openai/mine \$0.00 and the time of your machine, 12 images by openai/mine \$0.00 .*"),
         ("openai/mine --price 1 2", "openai/mine --editor-price 1 2", r"\$(0\.\d\d): 88 answers by openai/mine .*, "
          r"12 images by openai/mine \$0.03"),
     ],

@@ -11,7 +11,7 @@ import pytest
 from chat_server import ChatServer, Response
 from datasets import Dataset
 from ledgers import answers, ledger_in, pay, rows
-from provider_server import ImageServer, png
+from provider_server import ImageServer, error, png
 from scripted import shown_in
 
 from repair_hf.cli.main import main
@@ -204,11 +204,7 @@ def test_what_an_outage_has_cost_is_asked_again_and_what_is_refused_is_not(input
     monkeypatch.setattr("repair_hf.llm.paid_model.Retries.wait_after", lambda *_: 0.0)
     Dataset.from_parquet(f"{inputs[3]}/failures.parquet").select(range(6)).to_parquet(tmp_path / "failures.parquet")
     down, is_down = (500, {"error": {"message": "boom"}}, {}), True
-    refusal = (
-        400,
-        {"error": {"message": "no", "type": "invalid_request_error", "code": "content_policy_violation"}},
-        {},
-    )
+    refusal = 400, error("openai", 400, "no", "content_policy_violation"), {}
 
     def say(body: dict) -> str | Response:
         is_caption = "Query caption:" not in shown_in(body)

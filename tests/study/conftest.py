@@ -9,7 +9,7 @@ from scripted import Scripted
 from study_runs import load_makers
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.llm.client import ChatModel
+from repair_hf.llm.asker import Asker
 from repair_hf.llm.ledger import Ledger
 from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.study.making import MakerContext
@@ -46,8 +46,8 @@ def run(pairs, encoder):
             pytest.importorskip("spacy", reason="words are tagged by spaCy: pip install 'repair-hf[study]'")
         provider, editor = provider or Scripted(), editor or CountedEditor()
         with Ledger(folder / "ledger.sqlite") as ledger:
-            chat = ChatModel(oracle.MODEL, ledger=ledger, provider=provider)
-            context = MakerContext(MAKERS[name], pairs, encoder, chat, editor, spacy_model="world")
+            asker = Asker(oracle.MODEL, ledger, provider=provider)
+            context = MakerContext(MAKERS[name], pairs, encoder, asker, editor, spacy_model="world")
             rows = asyncio.run(context.run())
         return SimpleNamespace(rows=rows, context=context, provider=provider, editor=editor, folder=folder)
 

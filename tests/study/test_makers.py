@@ -11,7 +11,7 @@ from PIL import Image
 from scripted import Scripted
 from study_runs import load_makers
 
-from repair_hf.llm.errors import RejectedRequest
+from repair_hf.llm.provider import RejectedRequest
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.run_folder import RunStopped

@@ -15,7 +15,8 @@ from ledgers import ledger_in
 from study_runs import stamps, study
 
 from repair_hf.cli.main import main
-from repair_hf.llm.ledger_file import paid_by
+from repair_hf.llm.cost import paid_in
+from repair_hf.llm.ledger_file import FILE
 from repair_hf.toyworld import oracle
 
 pytestmark = pytest.mark.slow
@@ -24,6 +25,12 @@ pytestmark = pytest.mark.slow
 def start(*words: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "repair_hf", "study", *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def paid_by(study_folder: Path, *methods: str) -> tuple[float, int]:
+    """Return the dollars that methods have paid, and for how many answers and images."""
+    uses = [use for name in methods for use in paid_in(study_folder / FILE, f"tiny/{name}").values()]
+    return sum(use.dollars for use in uses), sum(use.calls for use in uses)
 
 
 def test_two_processes_share_a_study_and_pay_nothing_twice(tmp_path):
@@ -54,11 +61,11 @@ def test_a_killed_study_goes_on_and_loses_one_training_at_most(tmp_path):
     process.send_signal(signal.SIGKILL)
     process.communicate()
     before = stamps(tmp_path)
-    paid = paid_by([tmp_path / "tiny" / "sugarcrepe"])
+    paid = paid_by(tmp_path, "sugarcrepe")
     assert len(list((tmp_path / "rows").iterdir())) == 4  # base, plain training, one of sugarcrepe
     shown = study(*words)
     after = stamps(tmp_path)
-    assert {path: after[path] for path in before} == before and paid_by([tmp_path / "tiny" / "sugarcrepe"]) == paid
+    assert {path: after[path] for path in before} == before and paid_by(tmp_path, "sugarcrepe") == paid
     assert shown.count("cell ") == 1 and len(list((tmp_path / "rows").iterdir())) == 5
 
 
@@ -71,13 +78,13 @@ def test_a_ceiling_holds_for_all_methods_together_and_a_higher_one_goes_on(tmp_p
     with ChatServer(oracle.answer_to, log=log) as server:
         assert main([*words, "0.02", *model, server.base_url]) == 1
         assert "--max-usd 0.02" in capsys.readouterr().err
-        makers = [tmp_path / "out" / "tiny" / name for name in ("laclip", "sugarcrepe")]
-        assert 0.01 < paid_by(makers)[0] <= 0.02
+        makers = tmp_path / "out", "laclip", "sugarcrepe"
+        assert 0.01 < paid_by(*makers)[0] <= 0.02
         assert main([*words, "1", *model, server.base_url]) == 0
     found = pq.read_table(tmp_path / "out" / "results.parquet").to_pandas().groupby("method")["llm_calls"].first()
     assert (found["laclip"], found["sugarcrepe"]) == (160, 480)
     asked = [json.loads(line)["digest"] for line in log.read_text().splitlines()]
-    assert len(asked) == len(set(asked)) == paid_by(makers)[1]  # nothing was asked twice
+    assert len(asked) == len(set(asked)) == paid_by(*makers)[1]  # nothing was asked twice
 
 
 def test_batches_wait_for_the_provider_and_cost_half(tmp_path, monkeypatch, capsys):
@@ -96,7 +103,7 @@ def test_batches_wait_for_the_provider_and_cost_half(tmp_path, monkeypatch, caps
     assert len(told) >= 3
 
     def paid(folder: Path) -> tuple[float, int]:
-        return paid_by([folder / "tiny" / name for name in methods])
+        return paid_by(folder, *methods)
 
     assert paid(tmp_path / "out")[0] == pytest.approx(paid(tmp_path / "whole")[0] / 2)
     assert paid(tmp_path / "out")[1] == paid(tmp_path / "whole")[1]

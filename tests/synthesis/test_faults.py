@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from datasets import concatenate_datasets
 from ledgers import answers, ledger_in
-from provider_faults import PASSING, REFUSED, UNUSABLE, USABLE
+from provider_faults import BOTH, ROWS
 from provider_server import MODELS, ProviderServer, Question, Wire
 from small_world import World
 
@@ -45,7 +45,7 @@ class Faulty:
             self._seen[name] += 1
             fault = self._fault(f"{first}/{self._seen[name]}/{question.seed}", first, text)
             self.faults[fault] += 1
-            if fault not in PASSING:
+            if fault not in UNANSWERED:
                 self.answered[name] += 1
         return text if fault == "none" else ALL[fault](question.shape, text)
 
@@ -53,22 +53,30 @@ class Faulty:
         rng, is_edit = random.Random(draw), text.startswith('{"answer"')
         lasting = random.Random(first)
         if "gt_valid" in text and lasting.random() < LASTING_RATE:
-            reason, names = lasting.choice([("llm_refused", sorted(REFUSED)), ("llm_unparsed", ["wrong types"])])
+            reason, names = lasting.choice(
+                [("llm_refused", sorted(REFUSED)), ("llm_unparsed", ["values of wrong types"])]
+            )
             self.dropped[first] = reason
             return lasting.choice(names)
         if rng.random() >= FAULT_RATE:
             return "none"
         # The second draw of an edited caption would be another caption.
-        fault = rng.choice(sorted(AT_ONCE if is_edit else AT_ONCE | UNUSABLE | USABLE))
-        if fault in UNUSABLE and first in self._useless:  # twice of no use would be the row's end
-            return "none"
-        if fault in UNUSABLE:
+        fault = rng.choice(sorted(UNANSWERED if is_edit else UNANSWERED | UNUSABLE | of("used")))
+        if fault in ONCE | UNUSABLE:
+            if first in self._useless:  # twice would be the row's end
+                return "none"
             self._useless.add(first)
         return fault
 
 
-AT_ONCE = {name: fault for name, fault in PASSING.items() if "time-out" not in name}
-ALL = AT_ONCE | UNUSABLE | USABLE | REFUSED
+def of(*kinds: str) -> dict:
+    """Return the faults of some kinds that both shapes have, and that take no time."""
+    return {row.sent: row.wire for row in ROWS if row.then in kinds and row.shapes == BOTH and "--" not in row.sent}
+
+
+ONCE, UNUSABLE, REFUSED = of("once more"), of("asked again"), of("refused")
+UNANSWERED = of("retried", "all wait") | ONCE
+ALL = UNANSWERED | UNUSABLE | of("used") | REFUSED
 
 
 def synthesize(world: World, folder: Path, model: str, **how) -> list[list[dict]]:

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from repair_hf.llm.errors import RejectedRequest
 from repair_hf.llm.prompts import SHIPPED
-from repair_hf.synthesis.steps import Verdict
+from repair_hf.llm.provider import RejectedRequest
+from repair_hf.synthesis.schemas import Verdict
 from repair_hf.toyworld import captions, instructions, oracle, renderer, scenes
 from repair_hf.toyworld.errors import LLMErrors
 

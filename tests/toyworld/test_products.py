@@ -14,14 +14,14 @@ from datasets import Image
 from study_runs import load_makers
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.llm.client import ChatModel
+from repair_hf.llm.asker import Asker
 from repair_hf.llm.ledger import Ledger
 from repair_hf.mining.false_positives import mine_false_positives
 from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.pairs.images import open_cell
 from repair_hf.runtime.run_folder import digest
 from repair_hf.study.making import MakerContext
-from repair_hf.synthesis.pipeline import Synthesizer
+from repair_hf.synthesis.synthesize import synthesize
 from repair_hf.toyworld import captions, oracle, renderer
 from repair_hf.toyworld.corpus import draw_scenes
 from repair_hf.toyworld.domains import DOMAINS
@@ -51,14 +51,15 @@ def encoder() -> DualEncoder:
 
 def make(name: str, pairs: Pairs, encoder: DualEncoder, folder: Path) -> list[dict]:
     """The rows that a maker, or `repair`, makes of all captions."""
-    with Ledger(folder / "ledger.sqlite") as ledger:
-        chat = ChatModel(oracle.MODEL, ledger=ledger, provider=oracle.provider("world/erring"))
-        if name != "repair":
-            editor = WorldEditor("world/erring")
-            return asyncio.run(MakerContext(MAKERS[name], pairs, encoder, chat, editor, spacy_model="world").run())
+    if name == "repair":
         failures = mine_false_positives(*encoder.embed_pairs(pairs), pairs.caption_image, d_i2t=1)
-        records, _ = Synthesizer(pairs, encoder, chat, WorldEditor("world/erring")).run(failures, folder)
+        models = {"llm": "world/erring", "editor": "world/erring", "output": folder}
+        records = synthesize(failures, pairs, encoder, **models)
         return list(records.cast_column("edit_image", Image(decode=False)))
+    with Ledger(folder / "ledger.sqlite") as ledger:
+        asker = Asker(oracle.MODEL, ledger, provider=oracle.provider("world/erring"))
+        editor = WorldEditor("world/erring")
+        return asyncio.run(MakerContext(MAKERS[name], pairs, encoder, asker, editor, spacy_model="world").run())
 
 
 def share_of_colors(texts: list[str]) -> float:

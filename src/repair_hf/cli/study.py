@@ -2,7 +2,7 @@
 
 Without `--pairs` it runs in the toy world. Writes `study.md` with its tables as CSV, `results.parquet` and `rows/`
 (what each training measured), a folder of what methods train on, `ledger.sqlite` and `candidates/` (what was paid).
-The same command resumes and pays nothing twice.
+The same command resumes, and pays for no answer that has arrived.
 """
 
 from __future__ import annotations

@@ -21,11 +21,6 @@ def use_keys(names: Iterable[str]) -> None:
     _KEYS_IN_USE.update(names)
 
 
-def holds_key(text: str) -> bool:
-    """Return whether a text holds a key in use."""
-    return any(key in text for key in _keys_in_use())
-
-
 def without_secrets(text: str) -> str:
     """Hide the keys in use, and whatever has the shape of a key. For messages, logs and settings; not for answers."""
     for key in _keys_in_use():

@@ -251,7 +251,7 @@ def refuse_unfinished(place: str | Path) -> None:
     if (command := command_of(folder)) is not None and not (folder / "summary.json").is_file():
         raise UserError(
             f"{folder} is unfinished: `repair-hf {command}` still runs, or was killed. Run the command in its "
-            "command.txt to finish it."
+            "command.txt: it finishes the folder, and pays for no answer that has arrived."
         )
 
 

@@ -38,15 +38,13 @@ class SourceImages:
 
     def __init__(self, images: datasets.Dataset, *, longest_side: int = LONGEST_SIDE) -> None:
         self.longest_side = longest_side
-        rows = undecoded(images, "image")  # a row by itself takes `datasets` longer than to read a file
-        self._cells, self._places = rows.data.column("image"), rows._indices  # seen with datasets 5.2
+        self._rows = undecoded(images, "image")
         self.url = lru_cache(URLS_KEPT)(self._url)
         self.digest = lru_cache(None)(self._digest)
 
     def reference(self, index: int) -> dict:
         """The undecoded cell of a `datasets.Image` column: {"bytes": …, "path": …}."""
-        place = index if self._places is None else self._places.column(0)[index].as_py()
-        return self._cells[place].as_py()
+        return self._rows[index]["image"]
 
     def file(self, index: int) -> bytes:
         """The image's file, undecoded."""
