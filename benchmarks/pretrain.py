@@ -1,6 +1,6 @@
 """Train the toy world's base retriever from scratch: a small CLIP, in place of a pretrained one.
 
-The shipped retrievers `world/base` and `world/narrow` were made with it.
+The shipped retriever `world/base` was made with it.
 
 python benchmarks/pretrain.py --world runs/world --output runs/base
 """
@@ -31,7 +31,7 @@ from repair_hf.training.finetune import train
 
 START, END = "<|startoftext|>", "<|endoftext|>"
 SIDE, PATCH, CONTEXT = 64, 16, 40
-WIDTH, HEAD = 128, 32  # width of the shipped retrievers' vectors, and of one attention head
+WIDTH, HEAD = 128, 32  # width of the shipped retriever's vectors, and of one attention head
 
 
 @dataclass

@@ -90,7 +90,7 @@ def main() -> None:
             best[row] = min(found, best.get(row, found), key=lambda cost: cost.step)
     plain = best[REFERENCE].step / best[REFERENCE].batch
     print_table(
-        ("", "batch", "ms a step", "ratio", "images", "texts", "tokens", "waiting", "memory", *GPU_HEADS),
+        ("", "batch", "ms a step", "ratio", "images/s", "images", "texts", "tokens", "waiting", "memory", *GPU_HEADS),
         [_cells(row, cost, plain) for row, cost in best.items()],
     )
     print_notes(NOTES, rows, f"{args.architecture}, {args.precision} on {args.device}; ratio: of the time per anchor;")
@@ -102,7 +102,8 @@ def _cells(row: str, cost: Cost, plain: float) -> tuple[str, ...]:
     counts = f"{cost.images:.2f}", f"{cost.texts:.2f}", f"{cost.tokens:.1f}"
     ratio = cost.step / cost.batch / plain
     memory = f"{cost.memory / 2**20:,.0f} MiB"
-    speed = f"{cost.batch:,}", f"{cost.step * 1000:,.0f}", f"{ratio:.2f}"
+    per_second = cost.images * cost.batch / cost.step
+    speed = f"{cost.batch:,}", f"{cost.step * 1000:,.0f}", f"{ratio:.2f}", f"{per_second:,.0f}"
     return row, *speed, *counts, f"{cost.waiting:.1%}", memory, *cost.gpu.cells()
 
 

@@ -26,7 +26,7 @@ from repair_hf.analysis.record_sample import RecordSample, record_at
 from repair_hf.cli.demo import ROWS
 from repair_hf.cli.main import main as run
 from repair_hf.runtime.files import read_json
-from repair_hf.training.fills import PaperGrid
+from repair_hf.training.fills import Edits
 
 IMAGES = Path(__file__).parent / "images"
 MODEL = "world/base"
@@ -48,7 +48,7 @@ def main(folder: Path) -> None:
     draw_failure(pairs, encoder, short["t2i"])
     draw_edits(pairs, encoder, short["t2i"])
     draw_demo(folder / "demo")
-    draw_grid(PaperGrid(pairs, records, seed=0), encoder, DualEncoder.from_pretrained(tuned))
+    draw_grid(Edits(pairs, records, seed=0, own_failures=True), encoder, DualEncoder.from_pretrained(tuned))
 
 
 def make(folder: Path) -> Path:
@@ -121,7 +121,7 @@ def draw_edits(pairs: Pairs, encoder: DualEncoder, record: dict[str, Any]) -> No
     save(figure, IMAGES / "edits.png")
 
 
-def draw_grid(fill: PaperGrid, before: DualEncoder, after: DualEncoder) -> None:
+def draw_grid(fill: Edits, before: DualEncoder, after: DualEncoder) -> None:
     """Draw a 3x3 grid with its cosines before and after training: of some grids with two edits, the one that gains."""
     pairs, anchors = fill.pairs, np.arange(len(fill.pairs.captions))
     rows = fill.draw(np.zeros_like(anchors), anchors)  # images and captions, (anchors, 3) each

@@ -13,8 +13,8 @@ MODEL = "world/base"  # openai/clip-vit-base-patch32
 LLM = ["--llm", "world/oracle"]  # ["--llm", "gemini/gemini-3.5-flash-lite", "--max-usd", "50"]
 EDITOR = ["--editor", "world"]  # black-forest-labs/FLUX.2-klein-4B, on your own GPU
 QUERIES, CASES = "60", "20"  # 3000 and 1000
-# Photographs: "--learning-rates", "1e-5", "5e-6", "--num-train-epochs", "10", "--early-stopping-patience", "2"
-HOW = ["--learning-rates", "3e-4", "1e-4", "--num-train-epochs", "1", "--per-device-train-batch-size", "32"]
+# Photographs: "1e-5", "--num-train-epochs", "5"; find both with `repair-hf study`, see docs/training.md
+HOW = ["--learning-rate", "3e-4", "--num-train-epochs", "1", "--per-device-train-batch-size", "32"]
 RUNS = "runs/examples/photographs"
 
 
@@ -41,7 +41,7 @@ def main() -> None:
     run(*repair, "--dry-run", "--output", f"{RUNS}/records")  # what it costs at most
     run(*repair, "--output", f"{RUNS}/records")
 
-    # 3. Train twice, each at its best learning rate. Plain training is the baseline: it gains recall, too.
+    # 3. Train twice, each at its best learning rate of a study. Plain training is the baseline: it gains recall, too.
     #    Without other options: the edits stand in the batch. Blended, because the tuned model alone forgets more.
     train = ("train", *data, *base, *HOW, "--eval-strategy", "epoch", "--blend", "0.8")
     run(*train, "--output", f"{RUNS}/plain")

@@ -35,11 +35,10 @@ LONG = """
     pairs/test_benchmarks.py
     pairs/test_columns.py pairs/test_door.py runtime/test_full_disk.py runtime/test_texts.py study/test_study.py
     synthesis/test_kill.py synthesis/test_processes.py tests/test_python.py tests/test_recipes.py
-    training/test_adapters.py training/test_checkpoints.py training/test_rates.py training/test_trainer.py
+    training/test_adapters.py training/test_checkpoints.py training/test_trainer.py
 """.split()
 # Files that share what takes long: the Hub's client, the process that others are forked from, a repaired world.
 TOGETHER = {
-    "analysis": ("analysis/test_report", "analysis/test_live"),
     "hub": ("test_push", "test_pairs_from_hub", "test_strangers"),
     "children": tuple(
         "cli/test_run test_distributed test_kill test_hostile_editor test_processes test_arrays test_simclr "

@@ -21,7 +21,7 @@ RECIPE = Path(__file__).parents[1] / "recipes" / "trial" / "study.yaml"
 @pytest.mark.slow  # a training of each method
 def test_the_trial_runs_end_to_end(clip_folder, flux_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (build_world(tmp_path / "photos", splits={"train": 12, "val": 4, "test": 6}) / "world.json").unlink()
+    (build_world(tmp_path / "photos", splits={"train": 12, "val": 4, "test": 6}) / "versions.json").unlink()
     build_parser().to_disk("parser")
     recipe = yaml.safe_load(RECIPE.read_text())
     for name in ("image_folder", "benchmark", "reasoning_effort", "training"):
@@ -41,7 +41,7 @@ def test_the_trial_runs_end_to_end(clip_folder, flux_folder, tmp_path, monkeypat
     assert (costs.loc[["repair-paper", "alia"], ["samples", "llm calls", "images"]] != "0").all(axis=None)
 
     failures, records = folder / "pairs" / "failures-best", folder / "pairs" / "repair"  # as the README names them
-    for words in (["annotate", "qc", str(records), "--dry-run"], ["annotate", "edits", str(records), "--dry-run"]):
+    for words in (["annotate", "qc", str(records)], ["annotate", "edits", str(records)]):
         assert main(words) == 0, capsys.readouterr().err
     assert main(["analyze", str(records)]) == main(["show", str(failures)]) == main(["show", str(records)]) == 0
     before = stamps(folder)

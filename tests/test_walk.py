@@ -52,7 +52,7 @@ def scripted(body: dict) -> str:
         verdict = {"gt_reason": "It fits.", "gt_valid": True, "fp_reason": "It does not.", "fp_too_similar": False}
         return json.dumps(verdict)
     if "Query caption: " in text:
-        return json.dumps({"edit_instruction": "Make the light warmer and keep everything else."})
+        return json.dumps({"error_types": ["Attribute"], "edit_instruction": "Make the light warmer."})
     instruction = "It shows another thing. Therefore, replace 'a' with 'one'."
     return json.dumps({"error_types": ["Object"], "edit_instruction": instruction})
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:  # what editors and type checkers see, which do not run `__get
     from repair_hf.analysis.show import show as show
     from repair_hf.encoder.blend import export_blend as export_blend
     from repair_hf.encoder.dual_encoder import DualEncoder as DualEncoder
-    from repair_hf.encoder.open_clip import export_open_clip as export_open_clip
     from repair_hf.evaluation.evaluate import evaluate as evaluate
     from repair_hf.evaluation.retrieval import evaluate_retrieval as evaluate_retrieval
     from repair_hf.hub.push import push_model as push_model
@@ -62,7 +61,6 @@ _HOMES = {
     "analyze": "repair_hf.analysis.analyze",
     "export_blend": "repair_hf.encoder.blend",
     "export_near_misses": "repair_hf.records.near_misses",
-    "export_open_clip": "repair_hf.encoder.open_clip",
     "export_triplets": "repair_hf.records.triplets",
     "evaluate_retrieval": "repair_hf.evaluation.retrieval",
 }

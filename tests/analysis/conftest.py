@@ -1,4 +1,4 @@
-"""A toy run with planted faults, for the report, its charts and its live view."""
+"""A toy run with planted faults, for the report and its charts."""
 
 from pathlib import Path
 

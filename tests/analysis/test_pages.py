@@ -8,6 +8,8 @@ from PIL import Image
 
 from repair_hf.analysis.pages import data_uri, gallery, render
 from repair_hf.analysis.record_sample import RecordSample, sample_records
+from repair_hf.hub.record_card import _picture
+from repair_hf.pairs.images import in_rgb
 from repair_hf.records.dataset import DROPPED_FEATURES
 
 ATTACK = (
@@ -77,6 +79,15 @@ def test_a_drawing_is_kept_and_a_photograph_is_made_smaller():
     lossless = io.BytesIO()
     noise.resize((200, 100), Image.Resampling.LANCZOS).save(lossless, "WEBP", lossless=True)
     assert len(uri) < len(lossless.getvalue()) / 2
+
+
+def test_deep_and_transparent_pictures_are_drawn_as_training_sees_them():
+    steps = np.linspace(0, 1, 20 * 30).reshape(20, 30)
+    hidden = np.dstack([np.full((20, 30, 3), 90), np.zeros((20, 30))]).astype(np.uint8)
+    pictures = [(65535 * steps).astype(np.uint16), steps.astype(np.float32), hidden]
+    for picture in map(Image.fromarray, pictures):
+        for drawn in (opened(data_uri(picture)), Image.open(io.BytesIO(_picture(picture)))):
+            assert np.array_equal(drawn.convert("RGB"), in_rgb(picture))
 
 
 def test_a_page_may_fetch_nothing_and_run_nothing():

@@ -1,8 +1,10 @@
 """The report of a toy run with known faults: 10% of verdicts are flipped, 20% of edited images drift."""
 
+import html
 import json
-import shutil
+import re
 from contextlib import redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -13,14 +15,14 @@ import pytest
 
 from benchmarks.facts import measure
 from repair_hf.analysis.people.agreement import edit_quality, qc_agreement, qc_metrics
-from repair_hf.analysis.people.sampling import draw, lay_out
+from repair_hf.analysis.people.judgements import CRITERIA, read_judgements, valid_edits
+from repair_hf.analysis.people.page import annotate
+from repair_hf.analysis.people.sampling import draw, items_of
 from repair_hf.analysis.run_data import gather
 from repair_hf.cli.main import main
 from repair_hf.hub.record_card import dataset_card
 from repair_hf.pairs.dataset import load_pairs
-from repair_hf.records.answers import CRITERIA, read_answers, read_items
 from repair_hf.records.dataset import load_dropped, load_records
-from repair_hf.runtime.options import UserError
 from repair_hf.toyworld import captions, instructions, renderer, scenes
 
 
@@ -51,74 +53,89 @@ def truth(toy_run) -> dict:
     return {"qc": qc_metrics(cells), "drifted": drifted, "shown": shown}
 
 
+def judgements(path: Path, task: str, answers: dict, annotator: str = "ann") -> str:
+    path.write_text(json.dumps({"task": task, "annotator": annotator, "answers": answers}))
+    return str(path)
+
+
 @pytest.fixture(scope="module")
-def judged(toy_run, truth) -> Path:
-    """The same run, judged by somebody who knows the truth about the sample and nothing else."""
-    material, folder = gather(toy_run), toy_run / "records"
+def judged(toy_run, truth, tmp_path_factory) -> list[str]:
+    """Files of somebody who knows the truth about the sample and nothing else."""
+    material, files = gather(toy_run), []
     for task in ("qc", "edits"):
-        drawn = draw(material, task, size=60, seed=0)
-        lay_out(material, task, size=60, seed=0)
-        rows = []
-        for row in drawn.to_dict("records"):
+        answers = {}
+        for row in draw(material, task, size=60).to_dict("records"):
             if task == "qc":
-                said = {"verdict": "genuine" if is_genuine(row, truth["shown"]) else "fp_too_similar"}
+                answer = {"verdict": "genuine" if is_genuine(row, truth["shown"]) else "fp_too_similar"}
             else:
                 is_bad = truth["drifted"].get(row["record_id"], False)
-                said = dict.fromkeys(CRITERIA, True) | {"mode": "scaffold_drift" if is_bad else None}
-                said |= {"scaffold_kept": not is_bad, "valid_contrast": not is_bad}
-            rows.append({"annotator": "ann", "item": row["item"], **said})
-        (folder / "people" / task / "answers").mkdir()
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / "people" / task / "answers" / "ann.jsonl").write_text(lines)
-    return toy_run
+                answer = dict.fromkeys(CRITERIA, True) | {"mode": "scaffold_drift" if is_bad else None}
+                answer |= {"scaffold_kept": not is_bad, "valid_contrast": not is_bad}
+            answers[row["item"]] = answer
+        files.append(judgements(tmp_path_factory.mktemp("judged") / f"{task}.json", task, answers))
+    return files
 
 
-@pytest.fixture
-def unjudged(toy_run, tmp_path) -> Path:
-    return shutil.copytree(toy_run / "records", tmp_path / "records", ignore=shutil.ignore_patterns("people"))
-
-
-def test_the_audit_is_found_as_wrong_as_it_was_made(judged, truth):
-    folder = judged / "records" / "people" / "qc"
-    row = qc_agreement(read_items(folder), read_answers(folder)).iloc[0]
+def test_the_audit_is_found_as_wrong_as_it_was_made(toy_run, judged, truth):
+    row = qc_agreement(items_of(gather(toy_run), "qc"), read_judgements(judged)["qc"]).iloc[0]
     for name in ("precision", "recall", "accuracy", "kappa"):
         assert row[f"{name}_low"] <= truth["qc"][name] <= row[f"{name}_high"], name
     assert row["recall_low"] < 0.95  # the turned verdicts are seen: an audit without fault would have a recall of 1
 
 
-def test_drifted_edits_are_found(judged, truth):
-    folder = judged / "records" / "people" / "edits"
-    table = edit_quality(read_items(folder), read_answers(folder)).set_index(["group", "criterion"])
+def test_drifted_edits_are_found(toy_run, judged, truth):
+    table = edit_quality(items_of(gather(toy_run), "edits"), read_judgements(judged)["edits"])
+    table = table.set_index(["group", "criterion"])
     kept = 1 - np.mean(list(truth["drifted"].values()))
     found = table.loc[("t2i", "scaffold_kept")]
     assert 0.03 < 1 - kept < 0.3  # choosing the nearest of three leaves fewer than the 20% that were made
     assert found["low"] <= kept <= found["high"] < 1
-    good = 1 - sum(truth["drifted"].values()) / len(load_records(judged / "records"))
+    good = 1 - sum(truth["drifted"].values()) / len(load_records(toy_run / "records"))
     found = table.loc[("all", "valid_contrast")]
     assert found["low"] <= good <= found["high"]
+    sample = set(draw(gather(toy_run), "edits", size=60)["record_id"])
+    assert valid_edits(judged) == {name for name in sample if not truth["drifted"].get(name, False)}
 
 
-def test_only_audited_records(judged):
-    folder = judged / "records" / "people" / "edits"
-    good = read_items(folder).merge(read_answers(folder), on="item")
-    good = set(good[good["valid_contrast"].astype(bool)]["record_id"])
-    assert set(load_records(judged / "records", audited=True)["record_id"]) == good and good
+def test_two_people_who_disagree_on_all_give_no_number(toy_run, tmp_path, capsys):
+    items = items_of(gather(toy_run), "qc")["item"][:8]
+    files = [
+        judgements(tmp_path / f"{name}.json", "qc", {item: {"verdict": verdict} for item in items}, name)
+        for name, verdict in {"ann": "genuine", "bob": "gt_invalid"}.items()
+    ]
+    assert main(["analyze", str(toy_run), "--output", str(tmp_path / "out"), "--judgements", *files]) == 0
+    printed = capsys.readouterr().out
+    assert "nan" not in printed + (tmp_path / "out" / "report.html").read_text()
+    assert pd.read_csv(tmp_path / "out" / "agreement_qc.csv")["precision"].isna().all()
+    assert pd.read_csv(tmp_path / "out" / "annotators_qc.csv")["agreement"].item() == 0
+    records, folder = load_records(toy_run / "records"), toy_run / "records"
+    card, _ = dataset_card(folder, folder, "me/toy", records, load_dropped(folder), judgements=files)
+    assert "People judged 0 of its verdicts." in card and "nan" not in card
 
 
-def test_nobody_has_looked(unjudged, tmp_path, capsys):
-    with pytest.raises(UserError, match="The records of .* have no annotations.*annotate edits"):
-        load_records(unjudged, audited=True)
-    assert main(["analyze", str(unjudged), "--output", str(tmp_path / "report")]) == 0
-    assert "The audit against people" not in capsys.readouterr().out
+def test_judgements_of_other_items_are_left_out(toy_run, judged, tmp_path, capsys, caplog):
+    answers = json.loads(Path(judged[0]).read_text())["answers"]
+    words = ["analyze", str(toy_run), "--output", str(tmp_path / "out"), "--judgements"]
+    known = judgements(tmp_path / "known.json", "qc", answers | {"x": {"verdict": "genuine"}})
+    assert main([*words, known]) == 0
+    assert "Left out 1 judgements (qc) of items that" in caplog.text
+    other = judgements(tmp_path / "other.json", "qc", {"x": {"verdict": "genuine"}})
+    assert main([*words, other]) == 2
+    assert "holds none of their items" in capsys.readouterr().err
 
 
-def test_the_sample_shows_nothing_that_annotators_must_not_know(judged):
+def test_the_page_shows_nothing_that_annotators_must_not_know(toy_run, tmp_path):
     for task, roles in {"qc": ["q", "gt", "fp"], "edits": ["q", "gt", "fp", "edit"]}.items():
-        folder = judged / "records" / "people" / task / "shown"
-        for item in map(json.loads, (folder / "items.jsonl").read_text().splitlines()):
-            assert set(item) == {"item", "direction", "cells"} and list(item["cells"]) == roles
-            pictures = [shown["picture"] for shown in item["cells"].values() if "picture" in shown]
-            assert all((folder / "pictures" / name).is_file() for name in pictures)
+        sheet = annotate(toy_run, task, tmp_path / f"{task}.html", size=20)
+        content = json.loads(html.unescape(re.search('data-content="([^"]*)"', sheet.path.read_text())[1]))
+        assert [item["item"] for item in content["items"]] == draw(gather(toy_run), task, size=20)["item"].tolist()
+        pictures = set()
+        for item in content["items"]:
+            assert set(item) == {"item", "cells"} and list(item["cells"]) == roles
+            pictures |= {cell["picture"] for cell in item["cells"].values() if "picture" in cell}
+        assert pictures == set(content["pictures"]) and len(content["items"]) == sheet.n_items == 40
+        assert all(picture.startswith("data:image/webp;base64,") for picture in content["pictures"].values())
+        assert annotate(toy_run, task, tmp_path / "again.html", size=20).path.read_text() == sheet.path.read_text()
 
 
 def test_the_sample_is_stratified_and_seeded(toy_run):
@@ -127,25 +144,18 @@ def test_the_sample_is_stratified_and_seeded(toy_run):
     assert drawn["accepted"].value_counts().to_dict() == {True: 40, False: 40}
     assert drawn.equals(draw(material, "qc", size=40, seed=1))
     assert not drawn.equals(draw(material, "qc", size=40, seed=2))
-    sizes = drawn.drop_duplicates(["accepted", "direction"])["population"].sum()
-    assert sizes == len(material.kept) + len(material.dropped)
+    assert items_of(material, "qc")["item"].nunique() == len(material.kept) + len(material.dropped)
     edits = draw(material, "edits", size=30, seed=1)
     assert edits["direction"].value_counts().to_dict() == {"t2i": 30, "i2t": 30}
 
 
-def test_another_sample_does_not_overwrite_what_was_begun(judged):
-    material = gather(judged)
-    with pytest.raises(UserError, match="was begun with size 60 and seed 0"):
-        lay_out(material, "qc", size=10, seed=0)
-
-
 @pytest.fixture(scope="module")
-def report(judged) -> Path:
+def report(toy_run, judged) -> Path:
     with redirect_stdout(StringIO()) as shown:
-        assert main(["analyze", str(judged), "--output", str(judged / "report")]) == 0
+        assert main(["analyze", str(toy_run), "--judgements", *judged]) == 0
     assert "The audit against people" in shown.getvalue()
     assert "no valid hard contrast" in " ".join(shown.getvalue().split())
-    return judged / "report"
+    return toy_run / "report"
 
 
 def test_the_report_is_one_page_with_its_files(report):
@@ -155,8 +165,8 @@ def test_the_report_is_one_page_with_its_files(report):
         assert f'id="{name}"' in page and len(pd.read_csv(report / f"{name}.csv")) > 0
 
 
-def test_the_numbers_of_the_report_are_those_of_the_records(report, judged):
-    material = gather(judged)
+def test_the_numbers_of_the_report_are_those_of_the_records(report, toy_run):
+    material = gather(toy_run)
     funnel = pd.read_csv(report / "funnel.csv").set_index("stage")
     for way in ("t2i", "i2t"):
         of_way = (material.dropped["direction"] == way).sum(), (material.kept["direction"] == way).sum()
@@ -166,16 +176,17 @@ def test_the_numbers_of_the_report_are_those_of_the_records(report, judged):
     assert errors.loc["Count", "i2t"] == pytest.approx(np.mean(["Count" in types for types in named]))
     assert errors.loc["multi-label density", "i2t"] == pytest.approx(np.mean([len(types) for types in named]))
     costs = pd.read_csv(report / "costs.csv")
-    answers = len(ledgers.rows(judged / "records"))
+    answers = len(ledgers.rows(toy_run / "records"))
     assert costs[costs["direction"] == "both"]["answers"].item() == answers
 
 
-def test_the_card_says_how_people_judged(judged, tmp_path):
-    folder = judged / "records"
-    text = dataset_card(folder, folder, "me/toy", load_records(folder), load_dropped(folder))[0]
-    judged_items = len(read_items(folder / "people" / "qc"))
-    assert f"People judged {judged_items} of its verdicts" in text and "People judged 120 edits" in text
-    assert "was not compared with people" not in text
+def test_the_card_says_how_people_judged(toy_run, judged):
+    folder = toy_run / "records"
+    card = partial(dataset_card, folder, folder, "me/toy", load_records(folder), load_dropped(folder))
+    text, _ = card(judgements=judged)
+    count = len(json.loads(Path(judged[0]).read_text())["answers"])
+    assert f"People judged {count} of its verdicts: " in text and "People judged 120 edits" in text
+    assert "was not compared with people" not in text and "was not compared with people" in card()[0]
 
 
 def test_scenes_judge_as_somebody_who_knows_the_truth(toy_run, truth):

@@ -123,7 +123,14 @@ def test_two_processes_write_and_print_what_one_does(tmp_path, clip_folder):
     Each process has one thread: several add up in another order, and the last bit decides close ranks.
     """
     world = build_world(tmp_path / "world", splits={"test": 20})
-    words = f"--pairs {world} --compositional order=world --resamples 50 --batch-size 3".split()
+    pairs, order = load_pairs(world, split="test"), tmp_path / "order.jsonl"
+    rows = [
+        {"caption_id": row["caption_id"], "seed": 1, "captions": [row["caption"], row["caption"][::-1]]}
+        | {"image_id": pairs.images[int(pairs.caption_image[place])]["image_id"]}
+        for place, row in enumerate(pairs.captions)
+    ]
+    order.write_text("\n".join(map(json.dumps, rows)))
+    words = f"--pairs {world} --compositional order={order} --resamples 50 --batch-size 3".split()
     words += ["--model", "world/base", str(clip_folder), "--output"]
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
     alone = [sys.executable, "-m", "repair_hf", "evaluate", *words, str(tmp_path / "one")]

@@ -63,7 +63,7 @@ def column(name: str, value=None):
     return change
 
 
-ADVICE = "Delete config.yaml, versions.json, summary.json there, then rerun the same command"
+ADVICE = "Delete this file, and run the command that made its folder again"
 AGAIN = "Delete its folder, and make it again with `repair-hf mine`"
 
 
@@ -75,7 +75,6 @@ AGAIN = "Delete its folder, and make it again with `repair-hf mine`"
         (MINE, "mined/config.yaml", b"a: [1", ADVICE),
         (MINE, "mined/config.yaml", b"\xff\xfe\x00", ADVICE),
         (EVALUATE, "evaluated/summary.json", b"[]", "expected keys and values, got a list"),
-        (EVALUATE.replace("{evaluated}", "{mined}"), "mined/versions.json", b"", ADVICE),
         (SYNTHESIZE, "mined/failures.parquet", b"PAR1" * 9, AGAIN),
         (SYNTHESIZE, "mined/failures.parquet", b"", AGAIN),
         (SYNTHESIZE, "mined/failures.parquet", column("fp_score"), "Failures lack ['fp_score']; they have"),

@@ -92,8 +92,8 @@ def stamps(folder: Path) -> dict[Path, int]:
 
     Left out are the comparison of several models, which is made at each run, and the ledger and images of all rounds.
     """
-    paths = [path for path in folder.rglob("*") if path.is_file() and path.parent.name != "evaluate"]
-    paths = [path for path in paths if FILE not in path.name and "candidates" not in path.parts]
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    paths = [path for path in paths if FILE not in path.name and not {"candidates", "evaluate"} & set(path.parts)]
     return {path: path.stat().st_mtime_ns for path in paths}
 
 

@@ -19,6 +19,7 @@ from repair_hf.cli.synthesize import _suggest
 from repair_hf.llm.ledger import Topic
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.runtime.options import PairsOptions
+from repair_hf.runtime.stage import claim
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.errors import LLMS, errors_of
 
@@ -120,6 +121,7 @@ def test_a_ceiling_stops_a_run_and_counts_all_runs_with_its_ledger(inputs, tmp_p
 def test_a_ceiling_counts_images_that_another_editor_was_paid_for(inputs, tmp_path, capsys, monkeypatch):
     """The folder goes on with an editor of this machine. Nothing is sent: nobody listens at the address."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
+    claim(tmp_path / "r", "synthesize")
     pay(tmp_path / "r", "an image", 2.0, stage="edit", direction="t2i", model="openai/gpt-image-1")
     words = ["--max-usd", "2", "--llm", "openai/gpt-4o-mini", "--llm-base-url", "http://127.0.0.1:9"]
     assert synthesize(*inputs, *words, "--editor", "world", "--output", str(tmp_path / "r")) == 1

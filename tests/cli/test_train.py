@@ -25,7 +25,8 @@ from repair_hf.cli.main import main
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import DROPPED_FEATURES, save_records
-from repair_hf.training.checkpoints import SEAL
+
+WRONG = (("text", "caption"), ("image", "image"))
 
 
 @pytest.fixture
@@ -45,8 +46,8 @@ def test_trains_once_and_says_what_comes_next(flags, tmp_path, capsys):
     found = summary(tmp_path / "out")
     assert found["steps"] == 4 and found["fill"]["anchors"] == 24
     assert "loss    batch: it compares all pairs of a batch\n" in printed
-    beside = f"{found['fill']['beside_i2t']} I2T, {found['fill']['beside_t2i']} T2I"
-    assert f"pairs   24 captions with their images; with an edit beside them: {beside}\n" in printed
+    beside = [f"beside {found['fill'][f'beside_{kind}']} a wrong {name}" for kind, name in WRONG]
+    assert f"pairs   24 captions with their images; {', '.join(beside)}\n" in printed
     used = found["samples_encoded"]
     assert f"edits   4 steps use {used['i2t']} of 12 I2T edits and {used['t2i']} of 12 T2I edits: " in printed
     assert f"T2I edits: {(used['i2t'] + used['t2i']) / 24:.1%} of all\n" in printed
@@ -96,7 +97,7 @@ def test_a_killed_run_continues_the_curve_of_one_that_was_not(kills, extra, flag
     python = [sys.executable, "-m", "repair_hf"]
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # several may add up in another order
     subprocess.run([*python, *words, "--output", str(tmp_path / "whole")], env=one_thread, check=True)
-    events = [f"out/checkpoint-*/{name}" for name in ("model.safetensors", "*.pt", "rng*", SEAL, "trainer*")]
+    events = [f"out/checkpoint-*/{name}" for name in ("model.safetensors", "*.pt", "rng*", "trainer*")]
     killed = 0
     while killed < kills or not (tmp_path / "out" / "summary.json").is_file():
         if (tmp_path / "out" / "summary.json").is_file():  # through before it was killed so often: once more
@@ -142,15 +143,16 @@ def test_a_dry_run_says_what_is_trained_takes_two_steps_and_writes_nothing(flags
     plain = capsys.readouterr().out
     assert "loss    none: " in plain and "pairs   24 captions with their images\n" in plain and "edit" not in plain
     assert main([*other, "--paper"]) == 0
-    assert "loss    grid: " in (paper := capsys.readouterr().out) and "; with a failure beside them: " in paper
+    paper = capsys.readouterr().out
+    assert "loss    grid: " in paper and re.search(r"; beside \d+ a wrong caption, beside \d+ a wrong image\n", paper)
 
 
-@pytest.mark.parametrize(("directions", "expected"), [("i2t t2i", math.log(3)), ("t2i", math.log(2))])
+@pytest.mark.parametrize(("directions", "side"), [("i2t t2i", 3), ("t2i", 2)])
 def test_zero_logits_give_the_papers_grid_loss_whatever_share_has_a_grid(
-    directions, expected, flags, clip, clip_folder, repaired, tmp_path
+    directions, side, flags, clip, clip_folder, repaired, tmp_path
 ):
-    """Two of twelve images have grids, so some batches of four have one or two, and the others none."""
-    queries = {name + end for name in ("green_square.png", "yellow_circle.png") for end in ("", "#0", "#1")}
+    """Few anchors have grids, so some batches of four have one or two, and the others none."""
+    queries = ["green_square.png", "green_square.png#1"]
     records = repaired.filter(lambda row: row["direction"] in directions and row["q_id"] in queries)
     records = records.filter(lambda row: row["fp_id"] != "green_circle.png#1")  # fits the image beside it: masked
     save_records(tmp_path / "records", records, Dataset.from_dict(dict.fromkeys(DROPPED_FEATURES, [])))
@@ -161,8 +163,9 @@ def test_zero_logits_give_the_papers_grid_loss_whatever_share_has_a_grid(
     rest = "--paper --max-steps 6 --learning-rate 1e-9 --logging-steps 1".split()
     assert main([*flags, *places, *rest]) == 0
     lines = curve(tmp_path / "out")
-    found = {round(line["loss_grid"], 5) for line in lines}
-    assert found == {0, round(expected, 5)}
+    grid_losses = {round(line["loss_grid"], 5) for line in lines}
+    assert 0 in grid_losses and len(grid_losses) > 1
+    assert all(math.log(2) <= value + 1e-5 and value <= math.log(side) + 1e-5 for value in grid_losses - {0})
     for line in lines:
         assert line["loss"] == pytest.approx(line["loss_global"] + 0.5 * line["loss_grid"], abs=1e-4)
 

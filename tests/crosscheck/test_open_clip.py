@@ -1,4 +1,4 @@
-"""open_clip loads what `repair-hf export open_clip` writes, with the same pixels, tokens and embeddings.
+"""open_clip loads what `examples/export_open_clip.py` writes, with the same pixels, tokens and embeddings.
 
 CLIP_benchmark's own command prints the numbers of `repair-hf evaluate` for that folder.
 """
@@ -16,9 +16,9 @@ import pytest
 import torch
 from PIL import Image
 
+from examples.export_open_clip import export
 from repair_hf.cli.main import main
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.encoder.open_clip import write_open_clip
 from repair_hf.evaluation import benchmarks
 from repair_hf.evaluation.benchmark_metrics import SUGARCREPE
 from repair_hf.evaluation.judging import compositional_metrics, evaluate_compositional
@@ -44,7 +44,7 @@ def sentences() -> list[str]:
 
 
 def exported(encoder: DualEncoder, folder: Path):
-    write_open_clip(encoder, folder, name="nobody/asks")
+    export(encoder, folder)
     model, _, preprocess = open_clip.create_model_and_transforms(f"local-dir:{folder}")
     return model.eval(), preprocess, open_clip.get_tokenizer(f"local-dir:{folder}")
 
@@ -121,7 +121,7 @@ def clip_benchmark(*words: str) -> dict[str, float]:
 
 def test_clip_benchmarks_command_prints_our_numbers(toy_world, tmp_path, monkeypatch):
     pytest.importorskip("clip_benchmark", reason=REASON)
-    assert main(["export", "open_clip", "world/base", "--output", str(tmp_path / "base")]) == 0
+    export(DualEncoder.from_pretrained("world/base", device="cpu"), tmp_path / "base")
     photos = toy_world / "val2017"
     words = f"--pairs {photos} --split all --resamples 10 --output {tmp_path}/ours"
     assert main(["evaluate", "world/base", *words.split()]) == 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from repair_hf.encoder.blend import blend
+from repair_hf.encoder.blend import blend, untrained
 from repair_hf.runtime.options import UserError
 
 # peft asks by a name of which transformers warns
@@ -57,7 +57,9 @@ def test_tied_weights_are_blended_once():
 def test_an_adapter_gives_a_part_of_its_update_and_merges_to_it(clip, weight):
     base = {name: value.clone() for name, value in clip.state_dict().items()}
     config = LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj"], modules_to_save=["visual_projection"])
-    tuned = moved(get_peft_model(clip, config))
+    adapted = get_peft_model(clip, config)
+    assert untrained(adapted) == {}
+    tuned = moved(adapted)
     whole = deepcopy(tuned).merge_and_unload().state_dict()
     blend(tuned, {}, weight)
     for name, value in tuned.merge_and_unload().state_dict().items():
@@ -66,7 +68,6 @@ def test_an_adapter_gives_a_part_of_its_update_and_merges_to_it(clip, weight):
         assert whole[name].equal(base[name]) != is_trained
 
 
-@OLD_NAME
 def test_what_cannot_be_blended_is_an_error(clip):
     base = clip.state_dict()
     lacks = {name: value for name, value in base.items() if name != "logit_scale"}
@@ -79,6 +80,21 @@ def test_what_cannot_be_blended_is_an_error(clip):
     ):
         with pytest.raises(UserError, match=message):
             blend(clip, first, weight)
-    adapted = get_peft_model(clip, LoraConfig(r=1, target_modules=["q_proj"], use_dora=True))
-    with pytest.raises(UserError, match="DoRA"):
-        blend(adapted, {}, 0.5)
+
+
+@OLD_NAME
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"use_dora": True},
+        {"bias": "lora_only"},
+        {"init_lora_weights": "pissa"},
+        {"init_lora_weights": "olora"},
+        {"trainable_token_indices": {"token_embedding": [3]}},
+    ],
+)
+def test_other_adapters_than_plain_lora_are_refused_before_training(clip, kind):
+    """Scaling their update would not give `base + weight * (tuned - base)`."""
+    model = get_peft_model(clip, LoraConfig(r=2, target_modules=["q_proj"], **kind))
+    with pytest.raises(UserError, match="`blend` below 1 takes plain LoRA adapters, and this one trains "):
+        untrained(model)

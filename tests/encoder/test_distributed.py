@@ -4,8 +4,6 @@ import argparse
 import atexit
 import json
 import logging
-import os
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -168,15 +166,6 @@ def test_a_config_file_starts_what_it_says(name):
         assert args.num_processes == 1
     assert environment["ACCELERATE_MIXED_PRECISION"] == precision
     assert environment.get("CUDA_VISIBLE_DEVICES") == {"cpu-2": "-1,-1", "one-gpu-fp16": "0"}.get(name)
-
-
-@pytest.mark.parametrize(("cpu", "count"), [(["--cpu"], 2), ([], 2), (["--cpu"], 1)])
-def test_one_process_is_refused_where_several_were_asked_for(monkeypatch, cpu, count):
-    _, environment = prepare_simple_launcher_cmd_env(launched(*cpu, "--num_processes", str(count)))
-    monkeypatch.setattr(os, "environ", environment)
-    error = pytest.raises(UserError, match="was asked for several processes and started one.*cpu-2.yaml")
-    with error if count > 1 else nullcontext():
-        RepairConfig(report_to="none")
 
 
 def test_processes_that_do_not_know_of_one_another_are_refused(monkeypatch):

@@ -6,6 +6,8 @@ import json
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from repair_hf.encoder.opening import open_retriever
 from repair_hf.runtime.options import UserError
 
 WEIGHTS, CONFIG, TOKENS, PROCESSOR = "model.safetensors", "config.json", "tokenizer.json", "processor_config.json"
+TOKENIZER = "tokenizer_config.json"
 
 
 class Attack:
@@ -72,16 +75,16 @@ def settings(name: str, part: str, value):
 BROKEN = [
     (weights(lose_ten), "lacks 10 weights, such as text_model.encoder.layers.0.layer_norm1.bias, "),
     (weights(cut), r"has 1 weights of other shapes .*text_projection.weight \(5, 16\) for \(8, 16\)"),
-    (halve, "its weights are damaged or cut short .* again"),
-    (write(WEIGHTS, b"garbage" * 99), "its weights are damaged or cut short"),
+    (halve, "file not fully covered. Download it again"),
     (only("pytorch_model.bin", pickle.dumps(Attack()), WEIGHTS), "pickle that is damaged or would run code. Give"),
     (only("pytorch_model.bin", b"PK\x03\x04" * 99, WEIGHTS), "failed reading zip archive"),
-    (drop(WEIGHTS), "no file named model.safetensors.* Give a folder"),
-    (drop(CONFIG), "`model_type` key in its config.json. Give a folder"),
-    (write(CONFIG, b"[" * 100_000), "recursion depth.*Give a folder"),
+    (drop(WEIGHTS), "no file named model.safetensors.* or give a folder"),
+    (drop(CONFIG), "`model_type` key in its config.json. Download it again, or give a folder"),
+    (write(CONFIG, b"[" * 100_000), "recursion depth.*give a folder"),
     (drop(TOKENS), r"lacks its tokenizer: the one found has 2 tokens, .* Add tokenizer.json: `AutoTokenizer"),
-    (write(TOKENS, b"\x00\xff"), "as the processor of a dual encoder: .* Give a folder"),
+    (write(TOKENS, b"\x00\xff"), "as the processor of a dual encoder: .* give a folder"),
     (settings(TOKENS, "model", {"type": "BPE"}), "lacks its tokenizer"),
+    (settings(TOKENIZER, "pad_token", None), "tokenizer without a padding token. Name one as `pad_token` in its tok"),
     (drop(PROCESSOR), "Can't load image processor"),
     (settings(PROCESSOR, "image_processor", {"size": "x"}), "as the processor of a dual encoder"),
     (write("adapter_config.json", b"{}"), "an adapter whose adapter_config.json names no base; add `base_model_name"),
@@ -117,6 +120,37 @@ def test_a_model_of_another_family_is_named(tmp_path):
     Owlv2Config(text_config={}, vision_config={}).save_pretrained(tmp_path)
     with pytest.raises(UserError, match="its config.json is of Owlv2, and a model with .*needed. Give such a model"):
         open_retriever(tmp_path, device="cpu")
+
+
+CODE = """
+from pathlib import Path
+
+Path("attacked").mkdir()
+"""
+
+
+def test_code_of_a_repository_is_never_run(clip_folder, tmp_path):
+    """transformers asks whether to run it, and this user says yes."""
+    names = ("AutoConfig", "AutoModelForZeroShotImageClassification", "AutoProcessor", "AutoImageProcessor")
+    own = {"auto_map": dict.fromkeys(names, "custom.Own") | {"AutoTokenizer": ["custom.Own", "custom.Own"]}}
+    own |= {"model_type": "own", "processor_class": "Own", "tokenizer_class": "Own"}
+    for name in (CONFIG, PROCESSOR, TOKENIZER):
+        folder = shutil.copytree(clip_folder, tmp_path / name)
+        (folder / "custom.py").write_text(CODE)
+        (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | own))
+    program = f"""
+from repair_hf import DualEncoder
+for name in {(CONFIG, PROCESSOR, TOKENIZER)}:
+    try:
+        DualEncoder.from_pretrained(name)
+    except Exception as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], input="y\n" * 9, cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert not (tmp_path / "attacked").exists() and "[y/N]" not in done.stdout
+    assert "its repository holds code, which this program does not run" in done.stdout, done.stderr
 
 
 def test_an_id_that_is_not_cached_says_in_full_what_to_do_offline():

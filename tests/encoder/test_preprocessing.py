@@ -9,10 +9,11 @@ import PIL.JpegImagePlugin
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoConfig, AutoProcessor, Siglip2ImageProcessorPil
+from transformers import AutoConfig, AutoProcessor, EfficientNetImageProcessorPil, Siglip2ImageProcessorPil
 
 from repair_hf.encoder.pixel_store import PixelStore
-from repair_hf.encoder.preprocessing import Preprocessor, report_captions
+from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.encoder.tokenizers import report_captions
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
 
@@ -51,13 +52,21 @@ def test_greys_of_16_bits_are_those_of_8(preprocessor):
     assert preprocessor.images([deep]).equal(preprocessor.images([grey]))
 
 
-def test_settings_that_leave_out_a_step_are_kept(clip_folder):
+@pytest.mark.parametrize("kind", ["no normalization", "EfficientNet", "EfficientNet without top"])
+def test_pixel_values_of_other_processors_are_their_own(kind, clip_folder, tmp_path):
+    """EfficientNet, of ALIGN, shifts the values; with its top it normalizes them twice, so a byte has no one value."""
     processor = AutoProcessor.from_pretrained(clip_folder)
-    processor.image_processor.do_normalize = False
-    images = [picture("RGB", (40, 40)), picture("L"), picture("RGBA", (90, 31))]
-    own = processor.image_processor(images, return_tensors="pt")["pixel_values"]
+    if kind == "no normalization":
+        processor.image_processor.do_normalize = False
+    else:
+        size = {"height": 32, "width": 32}
+        processor.image_processor = EfficientNetImageProcessorPil(size=size, include_top="without" not in kind)
+    images = [picture("RGB", (40, 40)), picture("L"), picture("RGBA", (90, 31)), picture("RGB", (400, 300))]
+    own = processor.image_processor(images, do_convert_rgb=True, return_tensors="pt")["pixel_values"]
     preprocessor = Preprocessor(processor, AutoConfig.from_pretrained(clip_folder))
     assert preprocessor.normalize(preprocessor.images(images)).equal(own)
+    store = PixelStore(Dataset.from_dict({"image": images}), "image", preprocessor, tmp_path)
+    assert preprocessor.normalize(store[:]).equal(own)
 
 
 def test_cuts_captions_at_the_models_longest_and_counts_them(folder, caplog):
@@ -78,6 +87,13 @@ def test_cuts_captions_at_the_models_longest_and_counts_them(folder, caplog):
     ids = preprocessor.token_ids(captions)
     assert max(map(len, ids)) == longest and ids[58][-1] == tokenizer.eos_token_id
     assert ids[58] == tokenizer(captions[58], truncation=True, max_length=longest)["input_ids"]
+
+
+def test_reads_the_positions_of_the_model_where_the_tokenizer_says_fewer(clip_folder):
+    """As Long-CLIP, which reads 248 tokens with a tokenizer of 77."""
+    processor = AutoProcessor.from_pretrained(clip_folder)
+    processor.tokenizer.model_max_length = 20
+    assert Preprocessor(processor, AutoConfig.from_pretrained(clip_folder)).max_length == 32
 
 
 def test_survives_saving_and_pickling(folder, tmp_path):

@@ -111,6 +111,12 @@ def test_a_loaded_model_is_a_retriever(sentence_folders, pairs):
     assert mine(loaded, pairs).to_list() == mine(folder, pairs).to_list()
 
 
+def test_a_model_that_compares_by_dot_products_is_a_warning(sentence_folders, caplog):
+    loaded = library.SentenceTransformer(str(sentence_folders("clip")), device="cpu", similarity_fn_name="dot")
+    open_retriever(loaded, device="cpu")
+    assert "compares by dot. Here its vectors are normalized and compared by cosine." in caplog.text
+
+
 def text_only(clip_folder, folder):
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
     from tokenizers import Tokenizer
@@ -134,7 +140,7 @@ def damaged(clip_folder, folder):
     [
         (text_only, r"reads text; give a model that reads image and text"),
         (with_code, r"holds code, which this program does not run.* `mine_false_positives`"),
-        (damaged, r"cannot be loaded by sentence-transformers: .* Save it again"),
+        (damaged, r"cannot be loaded by sentence-transformers: Expecting property name"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(make, said, clip_folder, tmp_path):

@@ -147,12 +147,12 @@ def test_the_command_measures_blends_and_export_writes_one(world, web, base, tmp
     ("wrong", "message"),
     [
         ({"blends": [0.5]}, "for two models"),
-        ({"blends": [1.5], "model": 2}, "between 0 and 1"),
+        ({"blends": [1.5], "model": 2}, "less than or equal to 1"),
         ({"contrast": "web"}, "lacks"),
     ],
 )
 def test_wrong_options_are_one_line(pairs, web, base, wrong, message):
-    models = ["world/base"] + ["world/narrow"] * (wrong.pop("model", 1) - 1)
+    models = ["world/base"] + ["another/model"] * (wrong.pop("model", 1) - 1)
     wrong = {name: str(web) if value == "web" else value for name, value in wrong.items()}
     with pytest.raises(UserError, match=message):
         evaluate(models, pairs, **wrong)

@@ -54,5 +54,5 @@ def test_a_resample_without_any_query_of_a_mean_is_left_out():
 
 @pytest.mark.parametrize("name", ["n_images", "resamples"])
 def test_nothing_cannot_be_drawn(name):
-    with pytest.raises(UserError, match=f"`{name}` must be at least 1, got 0"):
+    with pytest.raises(UserError, match=f"`{name}` must be greater than or equal to 1, got 0"):
         Draws(**{"n_images": 5, "resamples": 5} | {name: 0})

@@ -95,26 +95,3 @@ def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
     if card.is_file():
         card.write_text(card.read_text().replace(old, new))
         path.rename(path.with_name(path.name.replace(old, new)))
-
-
-def judged(folder: Path) -> None:
-    """Lay out a task of annotation with three answers in a folder of records."""
-    task = folder / "people" / "qc"
-    (task / "answers").mkdir(parents=True)
-    (folder / "versions.json").write_text(json.dumps({"command": "synthesize", "commit": None, "packages": {}}))
-    (folder / "summary.json").write_text("{}")
-    (task / "task.json").write_text(json.dumps({"task": "qc", "size": 200, "seed": 0}))
-    items = [f"{k},,photos,t2i,{k < 2},9" for k in range(3)]
-    (task / "items.csv").write_text("\n".join(["item,record_id,dataset,direction,accepted,population", *items]) + "\n")
-    lines = [json.dumps({"annotator": "ann", "item": str(k), "verdict": "genuine"}) for k in range(3)]
-    (task / "answers" / "ann.jsonl").write_text("\n".join(lines) + "\n")
-
-
-def answer(content: bytes) -> Damage:
-    """Add a line to the answers of `judged`."""
-
-    def damage(folder: Path) -> None:
-        with (folder / "people" / "qc" / "answers" / "ann.jsonl").open("ab") as file:
-            file.write(content + b"\n")
-
-    return damage

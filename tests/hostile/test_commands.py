@@ -10,8 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from repair_hf.cli.main import COMMANDS, main
-from repair_hf.training.checkpoints import SEAL
-from tests.hostile.damage import DEEP, answer, cells, coco, judged, line, whole
+from tests.hostile.damage import DEEP, cells, coco, line, whole
 
 PAIRS, LLM = "--pairs {pairs} --split all", "--llm world/oracle --editor world --any-model"
 STAGES = {
@@ -25,13 +24,13 @@ READ_RECORDS = (
     STAGES["train"] + " --records {records}",
     "show {records} --output {out}/sheet.html",
     "analyze {records} --output {out}",
-    "annotate edits {records}",
+    "annotate edits {records} --output {out}/sheet.html",
     "push records {records} --repo me/x --no-embed-source-images --dry-run",
     "push records {records} --repo me/x --dry-run",
 )
 READ_MODEL = (
     *STAGES.values(),
-    "export open_clip {clip} --output {out}",
+    "export blend {clip} --base world/base --weight 0.5 --output {out}",
 )
 RESUME = STAGES["train"].replace("{out}", "{trained}") + " --max-steps 2 --save-strategy steps --save-steps 1"
 PUSH_MODEL = "push model {trained} --repo me/x --dry-run"
@@ -43,7 +42,7 @@ WITH_RECIPE = [*(name for name in COMMANDS if name not in MANY), "world build", 
 def unfinished(folder: Path) -> None:
     """Damage the newest checkpoint of a training that has not finished."""
     (folder / "summary.json").unlink()
-    (folder / "checkpoint-2" / SEAL).write_bytes(DEEP)
+    (folder / "checkpoint-2" / "trainer_state.json").write_bytes(DEEP)
 
 
 def other_weights(folder: Path) -> None:
@@ -72,13 +71,8 @@ TABLE = [  # commands, the folder that is damaged and how, the exit code, and wo
     ([READ_RECORDS[-1]], "records", CUT, 2, "is damaged"),
     ([READ_RECORDS[-1]], "records", whole("summary.json", b'{"paid": 1}'), 2, "is damaged"),
     ([PUSH_MODEL], "trained", CUT, 2, "is damaged"),
-    ([RESUME], "trained", unfinished, 0, "incomplete or damaged"),
+    ([RESUME], "trained", unfinished, 0, "Left aside, as incomplete"),
     ([STAGES["train"] + " --resume-from-checkpoint {trained}/checkpoint-2"], "trained", unfinished, 2, "not a whole"),
-    (["analyze {judged} --output {out}"], "judged", answer(DEEP), 0, "left out 1 lines that are no answers"),
-    (["analyze {judged} --output {out}", "annotate qc {judged} --dry-run"], "judged",
-     whole("people/qc/items.csv", b"a,b\n1,2\n"), 2, "items.csv is damaged"),
-    *((["annotate qc {judged} --dry-run"], "judged", whole("people/qc/task.json", content), 2, "task.json is damaged")
-      for content in (DEEP, b"[]", b"{}")),
     ([f"{words} --config {{recipe}}" for words in WITH_RECIPE], "recipe", lambda file: file.write_bytes(b"- 1"), 2,
      "expected keys and values"),
 ]  # fmt: skip
@@ -90,9 +84,8 @@ def good(pairs_folder, clip_folder, illustrated_folder, tmp_path_factory) -> dic
     mined = tmp_path_factory.mktemp("mined")
     assert main(f"mine --pairs {pairs_folder} --split all --model {clip_folder} --output {mined}".split()) == 0
     folders = {"pairs": pairs_folder, "clip": clip_folder, "records": illustrated_folder, "mined": mined}
-    folders |= {name: tmp_path_factory.mktemp("whole") / name for name in ("trained", "judged")}
+    folders["trained"] = tmp_path_factory.mktemp("whole") / "trained"
     assert main(RESUME.replace(" --dry-run", "").format(**folders).split()) == 0
-    judged(shutil.copytree(illustrated_folder, folders["judged"]))
     return folders
 
 

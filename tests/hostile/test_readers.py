@@ -5,7 +5,6 @@ Rooms test what is missing, torn or of another type in their own files; here is 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -14,13 +13,11 @@ import pyarrow as pa
 import pytest
 
 from repair_hf.pairs.dataset import load_pairs
-from repair_hf.records.answers import read_answers, read_items
 from repair_hf.records.dataset import load_kept
 from repair_hf.runtime.command_line import parse
 from repair_hf.runtime.options import PairsOptions, UserError
-from repair_hf.training.checkpoints import SEAL, is_whole, seal
 from tests.hostile import damage
-from tests.hostile.damage import ADDRESS, DEEP, ODD, coco, line, picture, png, records_table, whole
+from tests.hostile.damage import ADDRESS, ODD, coco, line, picture, png, records_table, whole
 
 WHOLE_PNG = png(40, 40, 40)
 LEFT_OUT = {  # of pairs
@@ -62,30 +59,16 @@ RECORDS = {
         "columns of other types",
     ),
     "no rows' file": (lambda folder: shutil.rmtree(folder / "records"), "holds no records"),
-    "README": (whole("README.md", b"---\nconfigs: " + DEEP), "holds no records"),
 }
 A_BILLION = b"a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n" + b"".join(
     b"a%d: &a%d [%s]\n" % (k, k, b",".join([b"*a%d" % (k - 1)] * 10)) for k in range(1, 12)
 )
 RECIPES = {
-    "a billion": (A_BILLION, "holds more than 100,000 values"),
-    "own member": (b"seed: &a [*a]", "nested more than 100 deep"),
+    "a billion": (A_BILLION, "by the alias"),
+    "own member": (b"seed: &a [*a]", "by the alias"),
     "python": (b"strict: !!python/object/apply:os.system ['exit 1']", "is damaged"),
     "numbers": (b"1: 2", "unknown keys"),
 }
-ANSWERS = [
-    DEEP,
-    b"\xff\xfe",
-    b'{"annotator": "ann", "item": "1", "verdict": "\\ud800"}',
-    b"[1]",
-    b'{"annotator": "ann", "item": "1", "verdict": "maybe"}',
-    b'{"annotator": "ann", "item": "1", "verdict": ["genuine"]}',
-    b'{"annotator": "ann", "item": "1"}',
-    b'{"annotator": "ann", "item": 1, "verdict": "genuine"}',
-]
-HEAD = b"item,record_id,dataset,direction,accepted,population\n"
-ITEMS = [b"", b"\xff\x00\xff", b"a,b\n1,2\n", HEAD + b"1,,photos,t2i,True,x\n", HEAD + b"1,,photos,t2i,x,9\n"]
-SEALS = [DEEP, b"[1]", b"", b"\xff\x00", b'{"run": {}}', b'{"run": {}, "files": [1]}']
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -140,25 +123,3 @@ def test_recipes_are_an_error_of_one_line(name, tmp_path):
     with pytest.raises(UserError, match=wanted) as error:
         parse((PairsOptions,), ["--config", str(tmp_path / "x.yaml")], "repair-hf x")
     assert one_line(error, tmp_path)
-
-
-def test_answers_of_people_are_left_out_and_what_they_were_asked_is_an_error(tmp_path, caplog):
-    damage.judged(tmp_path)
-    for content in ANSWERS:
-        damage.answer(content)(tmp_path)
-    folder = tmp_path / "people" / "qc"
-    assert read_answers(folder)["item"].tolist() == ["0", "1", "2"]
-    assert f"left out {len(ANSWERS)} lines that are no answers" in caplog.text
-    for content in ITEMS:
-        (folder / "items.csv").write_bytes(content)
-        with pytest.raises(UserError, match="items.csv is damaged"):
-            read_items(folder)
-
-
-@pytest.mark.parametrize("content", SEALS, ids=range(len(SEALS)))
-def test_a_checkpoint_with_another_seal_is_not_whole(content, tmp_path):
-    (tmp_path / "trainer_state.json").write_text(json.dumps({"global_step": 2, "log_history": []}))
-    seal(tmp_path, {"seed": 1})
-    assert is_whole(tmp_path)
-    (tmp_path / SEAL).write_bytes(content)
-    assert not is_whole(tmp_path)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 
+import pytest
+
 from repair_hf.hub.files import pack_model
+from repair_hf.runtime.options import UserError
 
 
 def test_trains_from_the_hub_alone_and_pushes_what_it_trained(
@@ -58,6 +61,18 @@ result = [DualEncoder.from_pretrained(f).digest for f in ("me/clip-repair", {str
     there, here = client.run(digests)
     assert there == here
     assert json.loads((tmp_path / "measured" / "metrics.json").read_text())["n_images"] == 12
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.yaml", "summary.json"])
+def test_a_link_out_of_the_folder_is_not_sent(clip_folder, tmp_path, name):
+    shutil.copytree(clip_folder, tmp_path / "clip")
+    (private := tmp_path / "private").write_bytes(
+        (clip_folder / name).read_bytes() if (clip_folder / name).is_file() else b"{}"
+    )
+    (tmp_path / "clip" / name).unlink(missing_ok=True)
+    (tmp_path / "clip" / name).symlink_to(private)
+    with pytest.raises(UserError, match=rf"clip/{name} cannot be pushed: .* lies outside the folder of its data"):
+        pack_model(tmp_path / "clip", "me/clip", scratch=tmp_path / "scratch")
 
 
 def test_an_adapter_is_pushed_alone_or_with_a_base_that_is_not_on_the_hub(

@@ -84,7 +84,7 @@ SENT = {
     "audit_i2t": "ef57edfea515",
     "audit_t2i": "3387d5e2e6ca",
     "instruct_i2t": "e46e58456780",
-    "instruct_t2i": "bcf767409114",
+    "instruct_t2i": "048b037c78c4",
     "edit_i2t": "383bd4ca98d5",
     "edit_t2i": "83d392adba7b",
     "rewrite": "d777d7ba1ee0",
@@ -94,7 +94,7 @@ SENT = {
     "audit_i2t lenient": "f1e57026a745",
     "audit_t2i lenient": "d9c5960e5ca6",
     "instruct_i2t always": "fad1e95f8f07",
-    "instruct_t2i always": "4ff82c097a68",
+    "instruct_t2i always": "ac5344784f66",
     "edit_i2t notes": "58afa04da8ac",
     "edit_t2i notes": "0dcc68d5d7af",
 }
@@ -115,7 +115,7 @@ def test_paid_answers_are_found_again(request_name):
 
 @pytest.mark.parametrize(
     ("wording", "digest"),
-    [({}, "2ad8ee481dce5bad"), (SETTINGS["lenient"], "090f79a0d13f46de"), (SETTINGS["always"], "99c230f33734322e")],
+    [({}, "124338a15e3c1a15"), (SETTINGS["lenient"], "283d23a6c039acc0"), (SETTINGS["always"], "9edf6f11bbfda65c")],
 )
 def test_digests_in_records_stay(wording, digest):
     assert Prompts(**wording).digest() == digest

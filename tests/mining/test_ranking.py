@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from repair_hf.mining import panels, ranking
+from repair_hf.mining import panels, products, ranking
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
+from repair_hf.mining.scores import exact_scores_on_device
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
 from tests.mining.embeddings import COLLECTIONS, identical, planted, quantised, random_unit
@@ -82,38 +83,70 @@ def test_a_single_image_has_no_wrong_answer(n_texts):
         assert (found.gt_rank == 1).all() and (found.fp == -1).all()
 
 
-def products() -> list[str]:
+def precisions() -> list[str]:
     """The precision of float32 products, on the GPU and on the CPU; before torch 2.9 they have one setting."""
     if not hasattr(torch.backends, "fp32_precision"):
         return [torch.get_float32_matmul_precision()]
     return [torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision]
 
 
-def set_products(wanted: list[str]) -> None:
-    if len(wanted) == 1:
-        torch.set_float32_matmul_precision(*wanted)
-    else:
-        torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision = wanted
-
-
-def test_screens_in_full_float32_and_leaves_precision_and_threads_as_they_were(monkeypatch):
+def test_no_product_is_in_tf32_and_precision_and_threads_stay_as_they_were(monkeypatch):
     """TF32, which a training run may switch on, exceeds the error bound."""
-    before, seen = products(), []
-    fast, full = (["tf32"] * 2, ["ieee"] * 2) if len(before) == 2 else (["high"], ["highest"])
-    plain, threads = torch.mm, torch.get_num_threads()
-
-    def mm(*arguments, **options):
-        seen.append(products())
-        return plain(*arguments, **options)
-
-    monkeypatch.setattr(torch, "mm", mm)
+    before, seen, mm, threads = precisions(), [], torch.mm, torch.get_num_threads()
+    fast = ["high"] if len(before) == 1 else ["tf32", "tf32"]
+    monkeypatch.setattr(torch, "mm", lambda *rows, **options: seen.append(precisions()) or mm(*rows, **options))
     try:
-        set_products(fast)
+        torch.set_float32_matmul_precision("high")
         rank_both_ways(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32), Truth.annotated(np.arange(3), 3))
-        assert products() == fast and torch.get_num_threads() == threads
+        assert precisions() == fast and torch.get_num_threads() == threads
     finally:
-        set_products(before)
-    assert seen and all(precision == full for precision in seen)
+        torch.set_float32_matmul_precision("highest")
+        if len(before) == 2:
+            torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision = before
+    assert seen and not {"tf32", "high"} & {precision for one in seen for precision in one}
+
+
+@pytest.fixture
+def rounds(monkeypatch):
+    """A processor whose products round vectors to bfloat16 if they may, as one with AMX; returns the precisions."""
+    mm, used = torch.mm, []
+
+    def rounding(rows, columns, **options):
+        used.append(torch.backends.mkldnn.matmul.fp32_precision)
+        if used[-1] == "bf16":
+            rows, columns = rows.bfloat16().float(), columns.bfloat16().float()
+        return mm(rows, columns, **options)
+
+    monkeypatch.setattr(products, "_has_fast_bfloat16", lambda: True)
+    monkeypatch.setattr(torch, "mm", rounding)
+    return used
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="needs torch 2.9")
+@pytest.mark.parametrize("name", COLLECTIONS)
+def test_products_of_rounded_vectors_give_the_same(name, rounds, monkeypatch):
+    monkeypatch.setattr(products, "MOST_DOUBTS", 1.0)
+    check(*COLLECTIONS[name](np.random.default_rng(3)), 5, 1, block=96)
+    assert set(rounds) == {"bf16"}
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="needs torch 2.9")
+@pytest.mark.parametrize(("name", "precision"), [("spread", "bf16"), ("cone", "ieee")])
+def test_vectors_are_not_rounded_where_that_leaves_many_pairs_in_doubt(name, precision, rounds):
+    rng = np.random.default_rng(0)
+    images, texts, own = planted(rng, 0.3, n_texts=900, size=256) if name == "spread" else COLLECTIONS[name](rng)
+    rank_both_ways(images, texts, Truth.annotated(own, len(images)), fps_of_image=1)
+    assert rounds[-1] == precision
+
+
+@pytest.mark.parametrize("name", COLLECTIONS)
+def test_scores_of_a_device_give_the_same(name, monkeypatch):
+    """The path of a GPU, on the CPU."""
+    on_device = lambda rows, row, columns, column: exact_scores_on_device(  # noqa: E731
+        torch.from_numpy(rows), row, torch.from_numpy(columns), column
+    )
+    monkeypatch.setattr(panels, "exact_scores", on_device)
+    check(*COLLECTIONS[name](np.random.default_rng(5)), 5, 1, block=96)
 
 
 @pytest.mark.parametrize("way", ["mapped", np.s_[::-1], np.s_[:, ::-1], np.s_[::-1, ::-1]])

@@ -8,11 +8,18 @@ import pytest
 import torch
 
 from repair_hf.evaluation import judging
-from repair_hf.mining import scores
+from repair_hf.mining import products, scores
 from repair_hf.mining.faiss_index import rank_by_index
 from repair_hf.mining.false_positives import mine_false_positives
-from repair_hf.mining.random_failures import at_random
-from repair_hf.mining.scores import NO_KEY, best_keys, decode, exact_scores, keys_of, kth_score
+from repair_hf.mining.scores import (
+    NO_KEY,
+    best_keys,
+    decode,
+    exact_scores,
+    exact_scores_on_device,
+    keys_of,
+    kth_score,
+)
 from repair_hf.pairs.truth import Truth
 from tests.mining.embeddings import random_unit
 
@@ -38,6 +45,16 @@ def test_a_score_does_not_depend_on_its_company():
     np.testing.assert_array_equal(swapped, together[order])
 
 
+@pytest.mark.parametrize("size", [1, 3, 100, 512])
+def test_scores_of_a_device_are_those_of_the_cpu(size, monkeypatch):
+    monkeypatch.setattr(scores, "PAIRS_ON_DEVICE", 64)
+    rng = np.random.default_rng(4)
+    images, texts = random_unit(rng, 30, size), random_unit(rng, 40, size)
+    image, column = np.divmod(np.arange(1200), 40)
+    found = exact_scores_on_device(torch.from_numpy(images), image, torch.from_numpy(texts), column)
+    np.testing.assert_array_equal(found, exact_scores(images, image, texts, column))
+
+
 @pytest.mark.parametrize("length", [1.0, 7.0])
 def test_no_product_is_further_off_than_the_bound(length):
     """With random vectors, and with vectors whose rounding errors all have the same sign."""
@@ -50,7 +67,7 @@ def test_no_product_is_further_off_than_the_bound(length):
         image, column = np.divmod(np.arange(screened.numel()), len(texts))
         exact = exact_scores(images, image, texts, column)
         off = np.abs(screened.numpy().ravel().astype(np.float64) - exact).max()
-        assert 0 < off <= scores.screen_error(images, texts)
+        assert 0 < off <= products.screen_error(images, texts)
 
 
 def test_keys_sort_as_scores_do_and_ties_by_candidate():
@@ -84,8 +101,7 @@ def test_scoring_raises_no_warning_about_sparse_tensors():
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            failures = mine_false_positives(images, texts, own)
-            at_random(failures, images, texts, positives)
+            mine_false_positives(images, texts, own)
             rank_by_index("i2t", images, texts, positives, np.arange(10), "hnsw", fps=2)
             judging._scores(images, texts, own[:, None], np.arange(30)[:, None])
             with pytest.raises(UserWarning, match="Sparse CSR"):

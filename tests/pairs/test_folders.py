@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tarfile
 import unicodedata
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import pandas as pd
 import PIL.Image
 import pytest
 
+from repair_hf.evaluation.pictures import load_test_split
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
-from tests.pairs.made_sources import captions_by_picture, img2dataset, kinds, rows_of
+from tests.pairs.made_sources import captions_by_picture, each, img2dataset, kinds, rows_of
 
 
 def file_of(color: str, kind: str) -> bytes:
@@ -57,6 +59,98 @@ def test_a_text_beside_each_image(folder):
     pairs = load_pairs(folder, split="all")
     assert pairs.captions["caption"][:] == [f"a {Path(name).stem}" for name in pairs.images["image_id"]]
     assert len(pairs.images) == 11 and kinds(pairs) == {"empty_caption": 1, "image_without_captions": 1}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "tar"])
+def test_every_file_of_a_folder_is_read_in_the_split_that_its_name_says(photos, tmp_path, caplog, kind):
+    """A file without a split's word beside one with it is `train`."""
+    rows = [(row["image"], row["captions"]) for row in rows_of(photos)]
+    names = ["beach", "street_test", "forest", "valley", "data/dev-00000", "eval/harbor"]
+    for k, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write_rows(tmp_path / f"{name}.{kind}", photos, rows[k::6])
+    expected = {"train": {0, 2, 3}, "test": {1, 5}, "validation": {4}, "all": {*range(6)}}
+    for split, files in expected.items():
+        pairs = load_pairs(tmp_path, split=split, image_folder=photos)
+        assert len(pairs.images) == sum(len(rows[k::6]) for k in files), split
+    assert "the names of 3 of 6 files say no split, such as beach" in caplog.text
+    more = "more.parquet" if kind == "csv" else "more.csv"
+    (tmp_path / more).touch()
+    with pytest.raises(UserError, match=rf"holds data of several kinds: .*\.{kind}, {more}"):
+        load_pairs(tmp_path)
+
+
+def write_rows(file: Path, photos: Path, rows: list[tuple[str, list[str]]]) -> None:
+    if file.suffix == ".csv":
+        each(rows).to_csv(file, index=False)
+    elif file.suffix == ".parquet":
+        cells = [(photos / name).read_bytes() for name, _ in rows]
+        pd.DataFrame({"image": cells, "caption": [texts for _, texts in rows]}).to_parquet(file)
+    else:
+        with tarfile.open(file, "w") as tar:
+            for name, texts in rows:
+                tar.add(photos / name, name)
+                info = tarfile.TarInfo(f"{Path(name).stem}.txt")
+                info.size = len(content := "\n".join(texts).encode())
+                tar.addfile(info, io.BytesIO(content))
+
+
+def test_splits_of_tars_beside_other_files(photos, tmp_path):
+    img2dataset(photos, "tars", tmp_path / "data")
+    for number, split in ((0, "train"), (1, "test")):
+        (tmp_path / "data" / f"0000{number}.tar").rename(tmp_path / "data" / f"{split}-{number}.tar")
+        (tmp_path / "data" / f"0000{number}.parquet").unlink()
+    one, whole = (load_pairs(tmp_path / "data", split=split) for split in ("test", "all"))
+    assert len(one.images) < len(whole.images) == 40
+
+
+README = """---
+configs:
+- config_name: default
+  data_files:
+  - split: {split}
+    path: {path}
+---
+"""
+
+
+def test_a_folder_is_read_from_its_own_files_though_another_had_its_name(photos, tmp_path):
+    """`datasets` would give the first folder's rows again: its cache knows the name and the README.md."""
+    found = []
+    for place, some in (("one", slice(0, 20)), ("two", slice(20, 40)), ("two", slice(0, 5))):
+        folder = tmp_path / place / "photos"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "README.md").write_text(README.format(split="test", path="part-*.parquet"))
+        write_rows(
+            folder / "part-0.parquet", photos, [(row["image"], row["captions"]) for row in rows_of(photos)[some]]
+        )
+        pairs = load_pairs(folder, split="test")
+        assert len(load_test_split(str(folder))) == len(pairs.images)
+        found.append(len(pairs.images))
+    assert found == [20, 20, 5]
+
+
+@pytest.mark.parametrize("path", ["http://127.0.0.1:1/x.parquet", "../secret/*.parquet", "/secret/x.parquet", "a.csv"])
+def test_a_readme_names_no_file_outside_its_folder(photos, tmp_path, path):
+    for name in ("secret", "data"):
+        (tmp_path / name).mkdir()
+        write_rows(tmp_path / name / "x.parquet", photos, [("000000000.jpg", ["a"])])
+    path = path.replace("/secret/x", f"{tmp_path}/secret/x")
+    (tmp_path / "data" / "README.md").write_text(README.format(split="train", path=path))
+    for load in (load_pairs, lambda source: load_test_split(str(source))):
+        with pytest.raises(UserError, match="README.md names `.*`, which is no data file of this folder"):
+            load(tmp_path / "data")
+
+
+def test_a_folder_of_several_datasets(photos, tmp_path):
+    for name in ("english", "german"):
+        (tmp_path / name).mkdir()
+        write_rows(tmp_path / name / "x.parquet", photos, [("000000000.jpg", [name])])
+    configs = "".join(f"- config_name: {name}\n  data_files: {name}/*\n" for name in ("english", "german"))
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
+    with pytest.raises(UserError, match="holds several datasets: english, german. Give"):
+        load_pairs(tmp_path)
+    assert load_pairs(tmp_path / "german", split="all").captions["caption"][:] == ["german"]
 
 
 HARD = ["null", "None", "NA", "nan", "12", "007", "1e3", "true", "", '"go" he says', "a, b", "N/A"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -32,17 +33,19 @@ def test_images_are_upright_rgb_and_transparent_ones_get_a_white_background(tmp_
     np.testing.assert_array_equal(np.asarray(rgba), np.asarray(PIL.Image.alpha_composite(white, clear).convert("RGB")))
 
 
-def test_fingerprint_changes_with_captions_images_and_files(folder):
-    first = load_pairs(folder, split="all")
-    before = first.fingerprint
-    assert load_pairs(folder, split="all").fingerprint == before
-    status = (folder / "red_circle.png").stat()
-    os.utime(folder / "red_circle.png", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    assert first.fingerprint != before  # of pairs that are loaded, too
-    before = first.fingerprint
+def test_fingerprint_is_of_the_content_wherever_it_lies(folder, tmp_path, monkeypatch):
+    before = load_pairs(folder, split="all").fingerprint
+    os.utime(folder / "red_circle.png", (1, 1))
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "copy").rename(tmp_path / "renamed")
+    monkeypatch.chdir(tmp_path)
+    for source in (folder, tmp_path / "renamed", "renamed"):
+        assert load_pairs(source, split="all").fingerprint == before
     rows = rows_of(folder)
     rows[0]["captions"][0] += "!"
-    assert load_pairs(write(folder, rows), split="all").fingerprint != before
+    of_captions = load_pairs(write(folder, rows), split="all").fingerprint
+    (folder / "red_circle.png").write_bytes((folder / "blue_square.png").read_bytes())
+    assert len({before, of_captions, load_pairs(folder, split="all").fingerprint}) == 3
 
 
 def test_commands_that_follow_each_other_load_equal_pairs_once(folder):

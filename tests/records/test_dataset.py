@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -116,6 +117,19 @@ def test_saving_again_replaces_what_is_loaded(out, records, dropped):
     save_records(out, records.select([2]), dropped)
     assert load_records(out)["record_id"] == records.select([2])["record_id"]
     assert len(list((out / "records").iterdir())) == 1
+
+
+def test_records_of_another_folder_of_the_same_name(out, records, dropped, tmp_path):
+    """Whatever its README.md names, the records are the folder's own files."""
+    readme = (out / "README.md").read_text()
+    assert len(load_records(out)) == 4
+    save_records(tmp_path / "other" / "out", records.select([1, 2]), dropped.select([0]))
+    text = re.sub(r"train-\*-\w+", "train-*", readme)
+    for path in ("records/train-*.parquet", "http://127.0.0.1:1/x.parquet", f"{out}/records/*.parquet"):
+        for folder in (out, tmp_path / "other" / "out"):
+            (folder / "README.md").write_text(text.replace("records/train-*.parquet", path))
+        assert len(load_records(out)) == 4 and len(load_records(tmp_path / "other" / "out")) == 2
+        assert len(load_dropped(tmp_path / "other" / "out")) == 1
 
 
 def test_a_folder_may_be_called_like_a_reader_of_datasets(records, dropped, tmp_path, monkeypatch):

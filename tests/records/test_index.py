@@ -41,19 +41,6 @@ def test_records_are_found_whatever_their_order_those_with_an_edit_first(seed):
             assert side.edits.tolist() == [*(first + k if has else -1 for k, has in enumerate(has_edit)), -1]
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_counterpart_is_the_mirror_with_an_edit_else_the_best_scored_edit_of_the_query(seed):
-    records = random_records(60, seed)
-    i2t, t2i = index_failures(records, make_pairs())
-    for one, other in ((i2t, t2i), (t2i, i2t)):
-        found = one.counterparts(other)
-        assert len(found) == len(one) + 1 and found[-1] == -1
-        for place in range(len(one)):
-            of_query = [k for k in range(other.n_edits) if other.queries[k] == one.negatives[place]]  # best first
-            mirrors = [k for k in of_query if other.negatives[k] == one.queries[place]]
-            assert found[place] == (mirrors or of_query or [-1])[0]
-
-
 def test_records_of_other_items_stay_out_and_a_missing_column_is_named():
     records = make_records(("c0", "i3"), ("c99", "i0"), ("i0", "c99"), ("i1", "c0"))
     assert [len(side) for side in index_failures(records, make_pairs())] == [1, 1]

@@ -12,8 +12,6 @@ from repair_hf.runtime.arrays import in_memory, on_disk
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import processes
 
-WORDS = {"what": "The squares", "remedy": "take fewer"}
-
 
 def parts():
     yield slice(2, 4), np.array([[4], [9]])
@@ -32,7 +30,7 @@ def test_a_file_is_made_once_and_mapped(tmp_path):
         return parts()
 
     for _ in range(2):
-        found = on_disk(path, (4, 1), np.float32, counted, **WORDS)
+        found = on_disk(path, (4, 1), np.float32, counted)
         assert isinstance(found, np.memmap) and not found.flags.writeable
         assert found.tolist() == [[0], [1], [4], [9]]
     assert len(calls) == 1
@@ -45,9 +43,9 @@ def test_what_fails_or_has_too_little_room_leaves_nothing(tmp_path):
         raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        on_disk(tmp_path / "squares.npy", (4, 1), np.float32, broken, **WORDS)
-    with pytest.raises(UserError, match=r"The squares need 4,000,000,000\.0 GB, and .* GB free; take fewer\."):
-        on_disk(tmp_path / "squares.npy", (10**18, 1), np.float32, parts, **WORDS)
+        on_disk(tmp_path / "squares.npy", (4, 1), np.float32, broken)
+    with pytest.raises(UserError, match=r"squares.npy needs 4,000,000,000\.0 GB, and .* GB free\. Free some space"):
+        on_disk(tmp_path / "squares.npy", (10**18, 1), np.float32, parts)
     assert not list(tmp_path.iterdir())
 
 
@@ -56,14 +54,14 @@ def write_and_die(path: Path) -> None:
         yield slice(0, 3), np.full((3, 1), 7)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    on_disk(path, (4, 1), np.float32, one_part, **WORDS)
+    on_disk(path, (4, 1), np.float32, one_part)
 
 
 def test_a_killed_writer_leaves_a_draft_that_nobody_takes(tmp_path):
     path = tmp_path / "squares.npy"
     assert Child(write_and_die, path).wait() == -signal.SIGKILL
     assert [file.suffix for file in tmp_path.iterdir()] == [".tmp"]
-    assert on_disk(path, (4, 1), np.float32, parts, **WORDS).tolist() == [[0], [1], [4], [9]]
+    assert on_disk(path, (4, 1), np.float32, parts).tolist() == [[0], [1], [4], [9]]
 
 
 def resident() -> int:
@@ -80,7 +78,6 @@ def write_much(path: Path) -> None:
         (100_000, 512),
         np.float32,
         lambda: ((slice(k, k + 1000), ones) for k in range(0, 100_000, 1000)),
-        **WORDS,
     )
     assert found[::1000].sum() == 100 * 512
     assert resident() - before < 20_000  # of 200,000

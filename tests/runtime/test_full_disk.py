@@ -1,87 +1,65 @@
-"""A disk that is really full: one line with the folder and the space needed; with more space the command goes on."""
+"""A disk that is full, or a limit on files: one line, and with more space the same command goes on."""
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
+import resource
+import sqlite3
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
-from chat_server import ChatServer
-from provider_server import KEY
-from small_world import World, saved
+import torch
+from children import Child
+from safetensors.torch import save_file
 
-from repair_hf.cli.main import main
-from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.toyworld import oracle
-from repair_hf.toyworld.errors import LLMErrors
+from repair_hf.cli.main import COMMANDS, main
 
-
-@pytest.fixture
-def disk(tmp_path):
-    """A small disk of its own, in memory."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if shutil.which("mount") is None:
-        pytest.skip("this system has no `mount`")
-    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
-    mounted = subprocess.run(command, capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"needs the right to mount a disk: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+FULL = Path("/dev/full")  # every write fails, as on a full disk
 
 
-def fill(disk: Path, left: int) -> Path:
-    """Write a file that leaves so many bytes."""
-    filler = disk / "filler"
-    filler.write_bytes(bytes(shutil.disk_usage(disk).free - left))
-    return filler
+def with_sqlite(folder: Path) -> None:
+    base = sqlite3.connect(folder / "l.sqlite")
+    base.execute("PRAGMA journal_mode=WAL")
+    base.execute("CREATE TABLE t (x BLOB)")
+    base.execute("INSERT INTO t VALUES (zeroblob(1000000))")
+    base.commit()
 
 
-def ends_in_one_line(words: list[str], out: Path, capsys) -> None:
-    capsys.readouterr()
-    assert main([*words, "--output", str(out)]) == 1
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("repair-hf ")]
-    assert len(said) == 1 and f"{out}: its disk is full. At least " in said[0], said
-    assert said[0].endswith("are free. Free some space; the same command resumes from here.")
+def with_arrow(folder: Path) -> None:
+    table = pa.table({"x": [b"0" * 1_000_000]})
+    with pa.OSFile(str(folder / "a.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
 
 
-def test_train_goes_on_from_its_last_whole_checkpoint(disk, pairs_folder, clip_folder, tmp_path, capsys):
-    words = f"train --pairs {pairs_folder} --split all --model {clip_folder} --use-cpu --max-steps 4".split()
-    words += "--per-device-train-batch-size 4 --save-strategy steps --save-steps 1 --no-cache-images".split()
-    assert main([*words, "--output", str(tmp_path / "whole")]) == 0
-    size = sum(path.stat().st_size for path in (tmp_path / "whole" / "checkpoint-1").iterdir())
-    filler = fill(disk, 5 * size // 2)
-    ends_in_one_line(words, disk / "out", capsys)
-    assert (disk / "out" / "checkpoint-1").is_dir() and not (disk / "out" / "summary.json").exists()
-    filler.unlink()
-    assert main([*words, "--output", str(disk / "out")]) == 0
-    one, other = (folder / "model.safetensors" for folder in (tmp_path / "whole", disk / "out"))
-    assert one.read_bytes() == other.read_bytes()
+WEIGHTS = {"weights": torch.zeros(250_000)}
+WRITERS = {
+    "python": lambda folder: (folder / "file").write_bytes(bytes(1_000_000)),
+    "torch": lambda folder: torch.save(WEIGHTS, folder / "file"),
+    "safetensors": lambda folder: save_file(WEIGHTS, folder / "file"),
+    "sqlite": with_sqlite,
+    "arrow": with_arrow,
+    "python, full": lambda folder: FULL.write_bytes(b"data"),
+    "torch, full": lambda folder: torch.save(WEIGHTS, FULL),
+}
 
 
-def test_synthesize_asks_again_only_what_was_in_flight(disk, clip_folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    encoder = DualEncoder.from_pretrained(str(clip_folder))
-    world = World.build(
-        tmp_path / "world", encoder, 10, keep=lambda row: row["direction"] == "i2t" or row["q"] % 8 == 0
-    )
-    log, words = tmp_path / "log.jsonl", [*world.command(clip_folder), "--llm", "openai/world", "--editor", "world"]
-    with ChatServer(
-        lambda body: oracle.answer(body["messages"], body["seed"], LLMErrors()), latency=0.02, log=log
-    ) as server:
-        words += ["--llm-base-url", server.base_url, "--concurrency", "8"]
-        assert main([*words, "--output", str(tmp_path / "whole")]) == 0
-        needed = len(log.read_text().splitlines())
-        log.unlink()
-        filler = fill(disk, 384 * 1024)
-        ends_in_one_line(words, disk / "out", capsys)
-        asked = len(log.read_text().splitlines())
-        assert 0 < asked < needed
-        filler.unlink()
-        assert main([*words, "--output", str(disk / "out")]) == 0
-    digests = [json.loads(line)["digest"] for line in log.read_text().splitlines()]
-    assert len(set(digests)) == needed and len(digests) <= needed + 8  # those that were on their way
-    assert saved(disk / "out") == saved(tmp_path / "whole")
+def cook(writer: str, folder: Path) -> int:
+    """Run a command that writes more than it may."""
+    COMMANDS["cook"] = "Cook."
+    run = lambda: WRITERS[writer](folder)  # noqa: E731
+    sys.modules["repair_hf.cli.cook"] = SimpleNamespace(OPTIONS=(), EPILOG="", run=run)
+    if not writer.endswith("full"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, 64 * 1024))
+    return main(["cook"])
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("writer", WRITERS)
+def test_every_writer_ends_in_one_line(writer, tmp_path):
+    child = Child(cook, writer, tmp_path)
+    assert child.wait() == 1, child.said()
+    said = child.said().strip()
+    assert said.startswith("repair-hf cook: error: nothing more can be written (") and "\n" not in said, said
+    assert said.endswith("). Free some space; the same command resumes from here.")

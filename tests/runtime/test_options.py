@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -28,6 +29,7 @@ class Options(Bounded):
     sizes: list[int] = opt([1, 5], "Several numbers.", least=1)
     share: float = opt(0.5, "Another.", least=0, most=1)
     salted: bool = opt(True, "Salt it.")
+    unsalted: bool = opt(False, "No salt.")
     limit: int | None = opt(None, "At most so many.", least=1)
     slot: Literal["anchor", "mixed"] = opt("anchor", "Which.")
 
@@ -94,20 +96,17 @@ def test_a_path_may_begin_at_home(recipe, monkeypatch):
         ("kmine: 5", r"unknown keys \['kmine'\]. Did you mean `k_mine` for `kmine`\? Known: dish, k_mine, letter"),
         ("spice: hot", r"unknown keys \['spice'\]"),
         ("dish: stones", "`dish` must be food, got stones"),
-        ("k_mine: 0", "`k_mine` must be at least 1, got 0"),
-        ("sizes: [3, 0]", "`sizes` must be at least 1, got 0"),
-        ("rate: 0", "`rate` must be above 0 and at most 1, got 0"),
-        ("share: 2", "`share` must be between 0 and 1, got 2"),
-        ("rate: .nan", "`rate` must be above 0 and at most 1, got nan"),
-        ("words: [a, no]", "`words` is read as False by YAML; write it in quotes, such as 'no'"),
-        ("words: [null]", "`words` is read as None by YAML; write it in quotes, such as 'null'"),
-        ("sizes: [true]", "`sizes` cannot be True"),
-        ("slot: first", "`slot` must be anchor or mixed, got 'first'"),
-        ("k_mine: many", "`k_mine` cannot be 'many'"),
-        ("limit: [1, 2]", r"recipe.yaml: `limit` takes one value, got the list \[1, 2\]"),
-        ("dish:", "`dish` is empty in the recipe"),
-        ("k_mine:", "`k_mine` is empty in the recipe; give it a value, or leave the line out"),
-        ("letter: no", "`letter` is read as False by YAML; write it in quotes, such as 'no'"),
+        ("k_mine: 0", "`k_mine` must be greater than or equal to 1, got 0"),
+        ("sizes: [3, 0]", "`sizes` must be greater than or equal to 1, got 0"),
+        ("rate: 0", "`rate` must be greater than 0, got 0"),
+        ("share: 2", "`share` must be less than or equal to 1, got 2"),
+        ("rate: .nan", "`rate` must be a finite number, got nan"),
+        ("dish: no", "`dish` must be a valid string, got False. In a recipe, write words such as no and off in"),
+        ("slot: first", "`slot` must be 'anchor' or 'mixed', got 'first'"),
+        ("k_mine: many", "`k_mine` must be a valid integer, unable to parse string as an integer, got 'many'"),
+        ("limit: [1, 2]", r"`limit` must be a valid integer, got \[1, 2\]"),
+        ("dish:", "required: --dish"),
+        ("k_mine:", "`k_mine` must be a valid integer, got None"),
     ],
 )
 def test_what_is_wrong_in_a_recipe_stops_the_run(recipe, line, message):
@@ -115,12 +114,20 @@ def test_what_is_wrong_in_a_recipe_stops_the_run(recipe, line, message):
         filled("--config", recipe(line), *([] if "dish" in line else ["--dish", "soup"]))
 
 
+def test_a_value_in_python_gets_the_type_of_its_field():
+    options = Options("soup", salted="no", k_mine=2.0, limit="7", words=(Path("runs/a"),))
+    assert (options.salted, options.k_mine, options.limit, options.words) == (False, 2, 7, ["runs/a"])
+    assert isinstance(options.k_mine, int)
+
+
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"slot": "ancor"}, "`slot` must be anchor or mixed, got 'ancor'"),
-        ({"rate": "0.5"}, "`rate` must be above 0 and at most 1, got '0.5'"),
-        ({"sizes": [1, "5"]}, "`sizes` must be at least 1, got '5'"),
+        ({"slot": "ancor"}, "`slot` must be 'anchor' or 'mixed', got 'ancor'"),
+        ({"rate": "1.5"}, "`rate` must be less than or equal to 1, got '1.5'"),
+        ({"k_mine": 2.5}, "`k_mine` must be a valid integer, got a number with a fractional part, got 2.5"),
+        ({"words": "runs/a"}, "`words` must be a valid list, got 'runs/a'"),
+        ({"salted": "perhaps"}, "`salted` must be a valid boolean"),
     ],
 )
 def test_a_wrong_value_in_python_is_an_error_too(values, message):
@@ -135,10 +142,10 @@ def test_a_wrong_value_in_python_is_an_error_too(values, message):
         (["--dish", "soup", "--kmine", "5"], r"unknown flags \['--kmine'\]. Did you mean `--k-mine`"),
         (["--dish", "soup", "--km", "5"], r"unknown flags \['--km'\]. Did you mean `--k-mine` for `--km`"),
         (["--dis", "soup"], r"unknown flags \['--dis'\]"),  # an abbreviation is not guessed at
-        (["--dish", "soup", "stew"], "unrecognized arguments: stew"),
-        (["--dish", "soup", "--k-mine", "many"], "invalid int value: 'many'"),
-        (["--dish", "soup", "--seed", "-1"], "`seed` must be between 0 and 4,294,967,295, got -1"),
-        (["--config"], "give the path of a YAML file"),
+        (["--dish", "soup", "stew"], r"unknown words \['stew'\]; see `repair-hf cook --help`"),
+        (["--dish", "soup", "--k-mine", "many"], "must be a valid integer, unable to parse .*, got 'many'"),
+        (["--dish", "soup", "--seed", "-1"], "`seed` must be greater than or equal to 0, got '-1'"),
+        (["--config"], "argument --config: expected one argument"),
         (["--config", "absent.yaml"], "absent.yaml, which does not exist"),
     ],
 )
@@ -182,11 +189,25 @@ def test_flags_of_values_are_the_words_of_a_command_line(values, line):
 
 
 def test_flags_of_options_fill_the_same_options():
-    options = Options("a soup", rate=0.25, sizes=[2, 3], salted=False, limit=7)
+    options = Options("-a soup", rate=0.25, sizes=[2, 3], salted=False, limit=7)
     words = flags(changed(options))
-    assert words == ["--dish", "a soup", *"--rate 0.25 --sizes 2 3 --no-salted --limit 7".split()]
+    assert words == ["--dish=-a soup", *"--rate 0.25 --sizes 2 3 --no-salted --limit 7".split()]
     assert filled(*words) == options
     assert flags(changed(Options("soup"))) == ["--dish", "soup"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--k-mine 5 soup", {"k_mine": 5}),
+        ("--unsalted soup --limit 3", {"unsalted": True, "limit": 3}),
+        ("--unsalted no soup", {"unsalted": False}),
+        ("soup --no-salted --unsalted", {"salted": False, "unsalted": True}),
+        ("--rate=0.25 soup --no_salted --salted=yes", {"rate": 0.25, "salted": True}),
+    ],
+)
+def test_the_first_option_may_stand_anywhere(line, expected):
+    assert filled(*line.split()) == Options("soup", **expected)
 
 
 def test_keywords_of_a_function_fill_the_options_that_declare_them():

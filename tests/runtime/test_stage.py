@@ -53,6 +53,8 @@ def test_other_processes_read_nothing_that_the_first_one_removes(done, monkeypat
     (done / "summary.json").write_text("{")  # as if it were removed while it is read
     with monkeypatch.context() as patch:
         patch.setenv("RANK", "1")
+        assert stage(done.parent / "alone").run(lambda where: {"n": 1}) == stage(done.parent / "alone").summary
+        patch.setenv("WORLD_SIZE", "2")
         assert stage(done).run(lambda where: {}, again=True) == {}
     with pytest.raises(UserError, match="summary.json"):
         stage(done).run(never, again=True)
@@ -89,32 +91,29 @@ def test_a_finished_result_is_not_overwritten(done, command, changes, message):
     assert stage(done).summary == {"failures": 7}
 
 
-@pytest.mark.parametrize("name", ["pairs", "image_folder", "model"])
-def test_a_folder_that_is_read_is_not_written_to(tmp_path, name):
-    (tmp_path / "config.json").write_text("mine")
-    with pytest.raises(UserError, match=f"is the folder of `{name}`; give another one"):
-        stage(tmp_path / ".." / tmp_path.name, replace(OPTIONS, **{name: str(tmp_path)})).check()
-    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
-
-
 def test_a_file_is_not_taken_for_a_folder(tmp_path):
     (tmp_path / "mine").touch()
     with pytest.raises(UserError, match="is a file"):
         stage(tmp_path / "mine").check()
 
 
-def test_an_interrupted_run_keeps_its_files_and_says_what_changed(tmp_path, caplog):
+def test_an_interrupted_run_keeps_its_files_and_other_options_remove_what_they_can_write(tmp_path, caplog):
     def stop(folder):
-        (folder / "paid").write_text("for")
+        for name in ("paid", "made.json", "notes.txt"):
+            (folder / name).write_text("for")
         raise KeyboardInterrupt
 
-    folder = tmp_path / "mine"
+    def held(folder) -> dict:
+        return {"files": sorted({path.name for path in folder.iterdir()} & {"paid", "made.json", "notes.txt"})}
+
+    folder, how = tmp_path / "mine", {"writes": ["made.*"]}
     with pytest.raises(KeyboardInterrupt):
-        stage(folder).run(stop)
+        stage(folder, **how).run(stop)
     assert stage(folder).summary is None
     stage(folder).check()
-    assert not caplog.records
-    stage(folder, replace(OPTIONS, k_mine=3)).run(lambda where: {"paid": (where / "paid").read_text()})
+    assert stage(folder, **how).run(held) == {"files": ["made.json", "notes.txt", "paid"]} and not caplog.records
+    (folder / "summary.json").unlink()
+    assert stage(folder, replace(OPTIONS, k_mine=3), **how).run(held) == {"files": ["notes.txt", "paid"]}
     assert "k_mine (100 -> 3)" in caplog.text
     assert yaml.safe_load((folder / "config.yaml").read_text())["k_mine"] == 3
 
@@ -126,13 +125,18 @@ def test_what_another_run_has_finished_in_the_meantime_is_taken(tmp_path):
     assert late.run(never) == {"failures": 7}
 
 
-def test_a_failed_run_leaves_no_folder_that_looks_finished(done):
+def test_a_failure_before_the_work_begins_leaves_the_result_and_one_after_it_does_not(done):
     def fail(folder):
+        if is_begun:
+            again.begin()
         raise ValueError("no luck")
 
-    with pytest.raises(ValueError, match="no luck"):
-        stage(done).run(fail, again=True)
-    assert stage(done).summary is None
+    again, marks = stage(done), {path: path.read_bytes() for path in done.iterdir()}
+    for is_begun in (False, True):
+        with pytest.raises(ValueError, match="no luck"):
+            again.run(fail, again=True)
+        assert (again.summary is None) is is_begun
+        assert is_begun or {path: path.read_bytes() for path in done.iterdir()} == marks
 
 
 def test_the_folder_explains_itself(done):
@@ -143,7 +147,7 @@ def test_the_folder_explains_itself(done):
     assert (recorded["command"], recorded["output"]) == ("mine", str(done))
     assert recorded["python"] == sys.version.split()[0]
     assert recorded["packages"]["numpy"] == np.__version__
-    assert sorted(os.listdir(done)) == ["command.txt", "config.yaml", "summary.json", "versions.json"]
+    assert sorted(os.listdir(done)) == [".lock", "command.txt", "config.yaml", "summary.json", "versions.json"]
 
 
 def test_the_command_is_that_of_the_stage_and_can_be_typed_again(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from repair_hf.runtime.options import UserError
 from repair_hf.study.estimate import asked_by
 from repair_hf.study.methods import METHODS, OPTIONS
 from repair_hf.study.options import StudyLLMOptions
-from repair_hf.study.tables import published_results
+from repair_hf.study.paper import published_results
 from repair_hf.toyworld.corpus import build_world
 from tests.study.made_rows import setting
 

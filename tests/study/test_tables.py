@@ -1,12 +1,16 @@
 """The tables of a study, from rows alone."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from repair_hf.runtime.options import UserError
+from repair_hf.study.methods import PAPER, PLAIN
+from repair_hf.study.paper import aro_table, both_ways, results_of_setting
 from repair_hf.study.results import BASE, Cell, Results, load_rows, save_rows
 from repair_hf.study.tables import TOY, tables_of, write_page
 from tests.study.made_rows import plan, row, rows
@@ -20,7 +24,9 @@ def found(**options):
 
 
 def tables(made, **options) -> dict[str, pd.DataFrame]:
-    return {each.name: each.table for each in tables_of(made, options.get("paper"), options.get("left_out", {}))}
+    return {
+        each.name: each.table for each in tables_of(made, options.get("published", {}), options.get("left_out", {}))
+    }
 
 
 def test_the_summary_compares_all_methods_with_plain_training():
@@ -31,7 +37,7 @@ def test_the_summary_compares_all_methods_with_plain_training():
 
 
 def test_methods_are_compared_with_each_other_and_with_the_papers_own():
-    made = {each.name: each for each in tables_of(found(), None, {})}
+    made = {each.name: each for each in tables_of(found(), {}, {})}
     pairs = made["pairs"].data.set_index(["method", "other", "measure"])
     assert len(pairs) == 10 * 4 and pairs.loc[("repair-batch", "laclip", "R@1"), "difference"] == pytest.approx(0.1)
     assert "minus `repair-batch`" in made["pairs"].note
@@ -40,12 +46,47 @@ def test_methods_are_compared_with_each_other_and_with_the_papers_own():
     assert table.loc["repair-paper", "R@1, from the paper's method"] == "–"
 
 
-def test_the_papers_figures_stand_beside_its_own_method():
-    table = tables(found(), paper="coco30k")["methods"].set_index("method")
-    heads = [f"paper (coco30k): R@1 {way}" for way in ("I2T", "T2I")]
-    assert table.loc["repair-paper", heads].tolist() == ["62.64", "46.11"]
-    assert table.loc["wo-qc", heads].tolist() == ["61.98", "44.87"]
-    assert table.loc["repair-batch", heads].tolist() == ["–", "–"]
+def test_the_papers_measures_are_those_of_the_ranks_beside_its_figures():
+    made = found()
+    table = tables(made, published=results_of_setting("coco30k", [], 1))["retrieval"].set_index("method")
+    assert (
+        table.loc["repair-paper", "paper: R@1"] == "62.64/46.11" and table.loc["wo-qc", "paper: R@1"] == "61.98/44.87"
+    )
+    assert table.loc["laclip", "paper: MRR"] == "0.7267/0.5778" and table.loc["repair-batch", "paper: R@1"] == "–"
+    ranks = [np.array([one[f"{way}_ranks"] for one in made if one.cell.method == "laclip"]) for way in ("i2t", "t2i")]
+    for k, column in ((5, "R@5"), (10, "R@10")):
+        assert table.loc["laclip", column] == "/".join(f"{100 * (each <= k).mean():.1f}" for each in ranks)
+    assert table.loc["laclip", "MRR"] == "/".join(f"{(1 / each).mean():.4f}" for each in ranks)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "models", "rounds", "expected"),
+    [
+        ("coco30k", ["openai/clip-vit-base-patch32", "other/llm"], 1, {PAPER: "62.64/46.11", "laclip": "60.96/44.99"}),
+        ("coco30k", ["timbrooks/instruct-pix2pix"], 0, {PAPER: "61.07/43.86", PLAIN: "60.54/44.15", "laclip": "–"}),
+        ("coco30k", ["openai/clip-vit-large-patch14"], 1, {PAPER: "73.48/55.94", PLAIN: "72.00/55.19"}),
+        ("coco30k", [], 3, {PAPER: "63.11/46.40"}),
+        ("coco30k", ["openai/gpt-4o", "timbrooks/instruct-pix2pix"], 1, {PAPER: "–", PLAIN: "–"}),  # not in the paper
+        ("coco", [], 1, {PAPER: "–/+0.93", PLAIN: "–"}),
+    ],
+)
+def test_the_papers_rows_of_another_model_and_of_rounds_are_those_of_the_setting(dataset, models, rounds, expected):
+    figures = results_of_setting(dataset, models, rounds)
+    assert {method: both_ways(figures, method, "R@1") for method in expected} == expected
+
+
+def test_aro_is_averaged_over_seeds_beside_the_papers_figures(tmp_path):
+    values = {"pairs--repair-paper--lr1e-05--epochs5--all--seed0": 0.5, "clip-vit-base-patch32": 0.25}
+    values["pairs--repair-paper--lr1e-05--epochs5--all--seed1"] = 0.6
+    metrics = {name: {"vg_relation_macro_excl157": value, "other": 0.1} for name, value in values.items()}
+    (tmp_path / "metrics.json").write_text(json.dumps(metrics))
+    table = aro_table([str(tmp_path)], results_of_setting("coco30k", [], 1)).table.set_index("method")
+    assert table.loc["repair-paper", ["vg relation", "paper: vg relation", "coco order"]].tolist() == [
+        "55.0",
+        "53.0",
+        "–",
+    ]
+    assert table.loc["clip-vit-base-patch32", ["vg relation", "paper: vg relation"]].tolist() == ["25.0", "–"]
 
 
 def test_budgets_and_blends_have_tables_of_their_own():
@@ -57,12 +98,12 @@ def test_budgets_and_blends_have_tables_of_their_own():
 
 
 def test_options_of_training_stand_beside_the_default():
-    one = plan(methods=["repair-batch", "crop"], seeds=2)
-    made = rows(one, lambda cell: {"R@1": 0.6 if cell.method == "crop" else 0.5}).values()
+    one = plan(methods=["repair-batch", "clip-betas"], seeds=2)
+    made = rows(one, lambda cell: {"R@1": 0.6 if cell.method == "clip-betas" else 0.5}).values()
     table = tables(list(made))["options"].set_index("method")
-    assert list(table.index) == ["repair-batch", "crop"]
+    assert list(table.index) == ["repair-batch", "clip-betas"]
     head = "R@1, from the default"
-    assert table.loc["crop", head].startswith("+10.0 [") and table.loc["repair-batch", head] == "–"
+    assert table.loc["clip-betas", head].startswith("+10.0 [") and table.loc["repair-batch", head] == "–"
     assert "options" not in tables(found())
 
 
@@ -99,7 +140,7 @@ def test_a_row_file_is_written_once_for_all_blends_and_seen_by_another_process(t
 
 
 def test_the_page_warns_of_the_toy_world_and_says_what_is_left_out(tmp_path):
-    sections = tables_of(found(), None, {"wo-failure": "no failure was repaired"})
+    sections = tables_of(found(), {}, {"wo-failure": "no failure was repaired"})
     write_page(sections, tmp_path, is_toy=True)
     page = (tmp_path / "study.md").read_text()
     assert TOY in page and "`wo-failure`: no failure was repaired." in page and "too few for a conclusion" in page

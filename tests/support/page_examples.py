@@ -5,16 +5,11 @@ import shutil
 from pathlib import Path
 
 from datasets import Dataset
-from PIL import Image
 
-from repair_hf.analysis.live import LiveView
 from repair_hf.analysis.pages import gallery
 from repair_hf.analysis.record_sample import RecordSample, sample_records
 from repair_hf.cli.main import main
-from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
-from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
-from repair_hf.synthesis.sources import SourceImages
 
 LONG = "holiday-photographs/" + "IMG_20240817_193355_" * 6 + ".jpg"
 ODD = ["日本語のキャプション：公園で犬と遊ぶ二人の子供" * 3, "طفلان يلعبان مع كلب في الحديقة الكبيرة", "x" * 200]
@@ -44,7 +39,7 @@ FAINT = """() => {
 }"""
 
 
-def write_pages(folder: Path, records_folder: Path, pairs: Pairs, records: Dataset) -> dict[str, Path]:
+def write_pages(folder: Path, records_folder: Path, records: Dataset) -> dict[str, Path]:
     """Write all static pages; return their paths by name."""
     run, empty = shutil.copytree(records_folder, folder / "run"), folder / "empty"
     shares = dict.fromkeys(("i2t_R@1", "t2i_R@1", "contrast_caption", "web_t2i_R@1"), 0.5)
@@ -63,16 +58,8 @@ def write_pages(folder: Path, records_folder: Path, pairs: Pairs, records: Datas
     questions = ["question", "direction", "failures", "of", "share"], [["Are both right?", "t2i", "1", "2", "0.500"]]
     (folder / "show.html").write_text(gallery(RecordSample(rows, {"t2i": 3, "i2t": 3})))
     (folder / "mined.html").write_text(gallery(RecordSample(mined, {"t2i": 3, "i2t": 3}), questions))
-    live = LiveView(folder, RecordBuilder(pairs, SourceImages(pairs.images)), total=9, spent=lambda: None)
-    live.write()
-    (folder / "live.html").rename(folder / "live-empty.html")
-    task = RepairTask(dict(direction="t2i", fp_score=0.5, fp_rank=1, gt_score=0.4, gt_rank=2), dict(q=0, gt=0, fp=5))
-    task.candidates = [None, folder / "edit.png"]
-    Image.new("RGB", (40, 30), "red").save(folder / "edit.png")
-    live(task)
-    live.write(is_done=True)
     reports = {f"report-{place.name}": place / "report" / "report.html" for place in (run, empty)}
-    return reports | {name: folder / f"{name}.html" for name in ("show", "mined", "live", "live-empty")}
+    return reports | {name: folder / f"{name}.html" for name in ("show", "mined")}
 
 
 def odd(row: dict, text: str) -> dict:

@@ -17,6 +17,8 @@ SOUND = {
     "edit": {"answer": "two dogs"},
 }
 
+UNREADABLE = {"error_types": ["Object"], "edit_instruction": "Do what no editor can read."}
+
 
 @pytest.mark.parametrize(
     ("direction", "stage", "answer", "reason", "detail"),
@@ -29,10 +31,10 @@ SOUND = {
         ("i2t", "instruct", {"edit_instruction": "Replace 'a' with 'b'."}, "llm_unparsed", "error_types"),
         ("i2t", "instruct", {"error_types": [], "edit_instruction": "x"}, "llm_unparsed", "must name what is wrong"),
         ("i2t", "instruct", {"error_types": ["Colour"], "edit_instruction": "x"}, "llm_unparsed", "error_types"),
-        ("t2i", "instruct", {"edit_instruction": " "}, "llm_unparsed", "edit_instruction"),
+        ("t2i", "instruct", {"error_types": ["Count"], "edit_instruction": " "}, "llm_unparsed", "edit_instruction"),
         ("i2t", "instruct", {"error_types": [], "edit_instruction": None}, "no_op", "nothing to change"),
-        ("t2i", "instruct", {"edit_instruction": None}, "no_op", "nothing to change"),
-        ("t2i", "instruct", {"edit_instruction": "Do what no editor can read."}, "no_op", "no candidate differs"),
+        ("t2i", "instruct", {"error_types": [], "edit_instruction": None}, "no_op", "nothing to change"),
+        ("t2i", "instruct", UNREADABLE, "no_op", "no candidate differs"),
         ("i2t", "edit", Reply("", "content_filter", 1, 0, 0.0, "m"), "llm_refused", "content_filter"),
         ("i2t", "edit", {"answer": " "}, "llm_unparsed", "there is no text"),
         ("i2t", "edit", "我无法协助处理此请求。", "llm_unparsed", "no JSON object"),

@@ -75,7 +75,7 @@ def test_hostile_captions_are_quoted_and_never_obeyed(shape, clip_folder, tmp_pa
         if name.startswith("audit"):
             return '{"gt_reason": "", "gt_valid": true, "fp_reason": "", "fp_too_similar": false}'
         if name == "instruct_t2i":
-            return '{"edit_instruction": null}'
+            return '{"error_types": [], "edit_instruction": null}'
         return json.dumps({"error_types": ["Object"], "edit_instruction": INSTRUCTION})
 
     with ProviderServer(answer) as server:

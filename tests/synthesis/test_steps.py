@@ -29,18 +29,18 @@ def ask(direction: str, *answers: dict, prompts: Prompts = SHIPPED) -> tuple[str
     [
         ("i2t", ["Count", "Object", "Count"], "把“一”换成“二”。", ["Count", "Object"]),
         ("i2t", [], None, []),
-        ("t2i", None, "No change to the background; recolour the bus red.", []),
-        ("t2i", None, None, []),
+        ("t2i", ["Attribute"], "No change to the background; recolour the bus red.", ["Attribute"]),
+        ("t2i", [], None, []),
     ],
 )
 def test_an_answer_says_by_its_fields_what_is_wrong(direction, types, instruction, expected):
-    answer = {"edit_instruction": instruction} | ({} if types is None else {"error_types": types})
+    answer = {"error_types": types, "edit_instruction": instruction}
     assert ask(direction, answer) == (instruction, expected)
 
 
-@pytest.mark.parametrize(("direction", "types"), [("i2t", ["Count"]), ("t2i", [])])
-def test_where_an_instruction_is_required_none_is_asked_again(direction, types):
-    wanted = "Replace 'one' with 'two'."
+@pytest.mark.parametrize("direction", ["i2t", "t2i"])
+def test_where_an_instruction_is_required_none_is_asked_again(direction):
+    types, wanted = ["Count"], "Replace 'one' with 'two'."
     answers = [{"error_types": types, "edit_instruction": instruction} for instruction in (None, wanted)]
     assert ask(direction, *answers, prompts=Prompts(always_instruct=True)) == (wanted, types)
 

@@ -36,7 +36,8 @@ def test_world_folder_is_true_and_resumable(tmp_path):
     build_world(folder, splits=SMALL)
     assert (folder / "captions.jsonl").stat().st_mtime_ns == stamp
     whole = (folder / "captions.jsonl").read_text()
-    (folder / "captions.jsonl").unlink()  # written last: the world was interrupted
+    (folder / "summary.json").unlink()  # written last: the world was interrupted
+    (folder / "captions.jsonl").unlink()
     build_world(folder, splits=SMALL)
     assert (folder / "captions.jsonl").read_text() == whole
 
@@ -79,9 +80,9 @@ def test_the_studys_world_stays_as_it_is(tmp_path):
 
 def test_captions_of_another_world_or_of_somebody_are_left_alone(tmp_path, pairs_folder):
     photographs = shutil.copytree(pairs_folder, tmp_path / "photographs")
-    for folder in (build_world(tmp_path / "world", splits=SMALL), photographs):
+    world = build_world(tmp_path / "world", splits=SMALL)
+    for folder, says in ((world, r"with other options: seed \(0 -> 1\)"), (photographs, "no mark of")):
         before = (folder / "captions.jsonl").read_text()
-        says = "already holds other captions than those of this world .6 train.*seed 1.*another --output"
         with pytest.raises(UserError, match=says):
             build_world(folder, splits=SMALL, seed=1)
         assert (folder / "captions.jsonl").read_text() == before

@@ -50,4 +50,7 @@ def test_image_instruction_makes_the_caption_true_of_the_new_scene(rng):
         wanted = scenes.satisfy(captions.parse(caption), scene)
         goal = instructions.apply_image_instruction(scene, instructions.scene_instruction(scene, wanted))
         assert scenes.holds(captions.parse(caption), goal) and goal == wanted, (caption, scene)
-        assert (goal == scene) == scenes.holds(captions.parse(caption), scene)  # what fits already stays
+        gaps = {gap.kind for gap in scenes.differences(captions.parse(caption), scene)}  # empty if it fits already
+        types = instructions.image_errors(scene, wanted)
+        assert (goal == scene) == (not gaps) == (not types)
+        assert gaps <= {*types, "Hallucination"} and set(types) <= {*gaps, "Object"}

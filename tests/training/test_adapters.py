@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 from itertools import product
 
@@ -136,8 +137,21 @@ def test_an_adapter_without_its_base_its_weights_or_peft_is_an_error(clip_folder
     assert f"`{base}` do not fit: 1 weights" in error()
     shutil.rmtree(base)
     assert f"`{base}` is not a local folder" in error()
+    settings = json.loads((out / "adapter_config.json").read_text())
+    (out / "adapter_config.json").write_text(json.dumps(settings | {"base_model_name_or_path": str(out)}))
+    assert "is an adapter that names itself as its base" in error()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    (out / "adapter_config.json").write_text(json.dumps(settings))
     assert "peft, which is not installed" in error()
+
+
+def test_an_adapter_finds_its_base_from_any_folder(clip_folder, fit, tmp_path, monkeypatch):
+    shutil.copytree(clip_folder, tmp_path / "base")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    fit(model="../base", lora_rank=2, max_steps=1)
+    monkeypatch.chdir(tmp_path)
+    assert DualEncoder.from_pretrained(tmp_path / "out", device="cpu").digest
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
+import yaml
 from training_runs import assert_same, losses, weights
 
+from repair_hf.encoder.blend import export_blend
 from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.evaluation.evaluate import evaluate
+from repair_hf.evaluation.training_data import check_unseen, plain_before
 from repair_hf.hub.model_card import model_card
+from repair_hf.runtime.options import UserError
 
 FOUR = dict(max_steps=4, save_strategy="steps", save_steps=2)
 
@@ -71,3 +79,62 @@ def test_the_folder_and_the_card_name_the_blend(clip_folder, repaired, fit, tmp_
     fit(repaired, "whole", model=str(clip_folder), max_steps=1)
     assert "| blend |" not in model_card(tmp_path / "whole", "me/clip")
     assert json.loads((tmp_path / "out" / "trainer_state.json").read_text())["global_step"] == 1
+
+
+def test_an_exported_blend_is_a_trained_model_to_the_card_and_to_evaluate(clip_folder, repaired, pairs, fit, tmp_path):
+    how = dict(model=str(clip_folder), validation=pairs, **FOUR)
+    fit(None, "plain", **how)
+    fit(repaired, "tuned", **how)
+    for name, model in (("blend", "tuned"), ("half", "blend"), ("early", "tuned/checkpoint-2")):
+        export_blend(tmp_path / model, clip_folder, 0.5, tmp_path / name)
+    options = {name: yaml.safe_load((tmp_path / name / "config.yaml").read_text()) for name in ("tuned", "half")}
+    assert options["half"].items() >= (options["tuned"] | {"blend": 0.25}).items()  # a blend of a blend
+    summary = json.loads((tmp_path / "blend" / "summary.json").read_text())
+    assert summary["steps"] == 4 and not any(name.startswith("eval_") for name in summary)  # it was not measured
+    cards = {name: model_card(tmp_path / name, "me/clip") for name in ("tuned", "half")}
+    line = "| blend | base + 0.25 × (tuned − base) |\n"
+    assert line in cards["half"] and cards["half"].replace(line, "") == cards["tuned"]
+    models = {name: str(tmp_path / name) for name in ("plain", "blend", "half", "early")}
+    assert plain_before(models) == {"blend": ["plain"], "half": ["plain"], "early": []}  # early has half the steps
+    evaluate(list(models.values()), pairs, output=tmp_path / "evaluate", resamples=9)
+    differences = json.loads((tmp_path / "evaluate" / "differences.json").read_text())
+    assert [one["reference"] for one in differences["repair"] if one["model"] == "blend"] == ["plain"]
+    with pytest.raises(UserError, match="blend was trained on pictures of this set"):
+        check_unseen(pairs.images["image_id"][:1], str(tmp_path / "plain"), {"blend": models["blend"]})
+
+
+def test_a_blend_needs_the_base_of_its_training(clip, clip_folder, repaired, fit, tmp_path):
+    base = shutil.copytree(clip_folder, tmp_path / "base")
+    fit(repaired, "tuned", model=str(base), max_steps=1)
+    export_blend(tmp_path / "tuned", base, 0.5, tmp_path / "blend")
+    made = (tmp_path / "blend" / "model.safetensors").read_bytes()
+    clip.text_projection.weight.data += 1
+    clip.save_pretrained(base)  # other weights under the same path
+    named = rf"tuned was tuned from {base}@\w+, and --base is base@\w+\. Give the base"
+    for output in (tmp_path / "blend", tmp_path / "new"):
+        with pytest.raises(UserError, match=named):
+            export_blend(tmp_path / "tuned", base, 0.5, output)
+    assert (tmp_path / "blend" / "model.safetensors").read_bytes() == made and not (tmp_path / "new").exists()
+    export_blend(tmp_path / "tuned", clip_folder, 0.5, tmp_path / "blend")  # the same weights elsewhere: it is made
+
+
+def test_frozen_weights_of_two_bytes_have_the_base_of_their_training(clip_folder, repaired, fit, tmp_path):
+    encoder = DualEncoder.from_pretrained(clip_folder, dtype="bfloat16", device="cpu")
+    fit(repaired, model=encoder, lora_rank=2, bf16=True, max_steps=1)
+    assert export_blend(tmp_path / "out", clip_folder, 0.5, tmp_path / "blend")["parameters"] > 0
+
+
+@pytest.mark.parametrize("command", ["train", "export blend"])
+def test_a_limit_on_the_size_of_files_is_one_line(command, clip_folder, repaired, pairs_folder, fit, tmp_path):
+    fit(repaired, "tuned", model=str(clip_folder), max_steps=1)
+    words = {
+        "export blend": f"{tmp_path / 'tuned'} --base {clip_folder} --weight 0.5",
+        "train": f"--pairs {pairs_folder} --split all --model {clip_folder} --use-cpu --max-steps 1 "
+        "--per-device-train-batch-size 4 --no-cache-images",
+    }[command]
+    size = (clip_folder / "model.safetensors").stat().st_size // 2048  # half of it, in kB
+    shell = f"ulimit -f {size}; {sys.executable} -m repair_hf {command} {words} --output {tmp_path / 'out'}"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    line = done.stderr.strip().splitlines()[-1]
+    assert "nothing more can be written (" in line and "File too large" in line

@@ -8,7 +8,7 @@ from made_pairs import make_pairs, make_records, names_of, random_records
 
 from repair_hf.runtime.options import UserError
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.fills import Anchors, Edits, PaperGrid, fill_of
+from repair_hf.training.fills import Anchors, Edits, fill_of
 
 EPOCHS = 250
 NOBODY = (None, None)
@@ -45,51 +45,55 @@ def test_each_edit_stands_beside_its_false_positive_with_the_item_that_it_was_ma
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_papers_grid_holds_own_failures_and_what_fits_them(seed):
-    """The mirror, else the best-scored edit made for it, else an annotated item: any caption of an image."""
+def test_the_papers_grid_draws_from_both_sides_and_every_edit_stands_beside_its_source(seed):
+    """What fits an own false positive is any edit that was made for it, else an annotated item."""
     records = random_records(60, seed)
-    fill, seen, has_pair, kinds = PaperGrid(make_pairs(), records), set(), 0, set()
+    fill, seen, has_pair, kinds = Edits(make_pairs(), records, own_failures=True), set(), 0, set()
     for anchor in range(12):
         image, caption = f"i{anchor // 2}", f"c{anchor}"
         of_image, of_caption = set(), set()
-        for row in rows_of(records, "i2t", q_id=image):
-            edits = rows_of(records, "t2i", edited=True, q_id=row["fp_id"])
-            best = [edit for edit in edits if edit["fp_id"] == image] or edits
-            fits = best[0]["record_id"] if best else f"i{int(row['fp_id'][1:]) // 2}"
-            of_image.add((fits, row["fp_id"]))
-        for row in rows_of(records, "t2i", q_id=caption):
-            edits = rows_of(records, "i2t", edited=True, q_id=row["fp_id"])
-            best = [edit for edit in edits if edit["fp_id"] == caption] or edits
-            fp = int(row["fp_id"][1:])
-            fits = {best[0]["record_id"]} if best else {f"c{2 * fp}", f"c{2 * fp + 1}"}
-            of_caption |= {(row["fp_id"], name) for name in fits}
+        for row in rows_of(records, "t2i", fp_id=image) + rows_of(records, "i2t", q_id=image):
+            wrong = row["q_id"] if row["direction"] == "t2i" else row["fp_id"]
+            edits = [edit["record_id"] for edit in rows_of(records, "t2i", edited=True, q_id=wrong)]
+            if row["direction"] == "t2i" and row["edit_image"] is not None:
+                edits = [row["record_id"]]
+            of_image |= {(fits, wrong) for fits in edits or [f"i{int(wrong[1:]) // 2}"]}
+        for row in rows_of(records, "i2t", fp_id=caption) + rows_of(records, "t2i", q_id=caption):
+            wrong = row["q_id"] if row["direction"] == "i2t" else row["fp_id"]
+            edits = [edit["record_id"] for edit in rows_of(records, "i2t", edited=True, q_id=wrong)]
+            if row["direction"] == "i2t" and row["edit_text"] is not None:
+                edits = [row["record_id"]]
+            place = 2 * int(wrong[1:])
+            of_caption |= {(wrong, fits) for fits in edits or [f"c{place}", f"c{place + 1}"]}
         own, *beside = zip(*names_of(fill, records, anchor, EPOCHS), strict=True)
         assert set(own) == {(image, caption)}
-        for found, expected in zip(beside, (of_image, of_caption), strict=True):
-            assert set(found) == (expected or {NOBODY})
+        for drawn, expected in zip(beside, (of_image, of_caption), strict=True):
+            assert set(drawn) == (expected or {NOBODY})
             kinds |= {"edit" if "r" in f"{pair}" else "annotation" for pair in expected}
-        of_anchor = rows_of(records, "t2i", q_id=caption) + rows_of(records, "i2t", q_id=image)
-        encoded = {name for pairs in beside for pair in pairs for name in pair if name and name.startswith("r")}
-        assert not encoded & {row["record_id"] for row in of_anchor}  # they fit the anchor
-        seen |= encoded
-        has_pair += bool(of_anchor)
+        seen |= {name for pairs in beside for pair in pairs for name in pair if name and name.startswith("r")}
+        has_pair += bool(of_image or of_caption)
     assert fill.share == has_pair / 12 and kinds == {"edit", "annotation"}
-    assert 0 < len(seen) < fill.i2t.n_edits + fill.t2i.n_edits  # the others fit no failure of an anchor
+    assert len(seen) == fill.i2t.n_edits + fill.t2i.n_edits
 
 
 def test_one_of_several_is_drawn_uniformly_for_each_side_apart():
     rows = [("c5", "i0"), ("c7", "i0"), ("c8", "i0"), ("i1", "c0"), ("i2", "c0"), ("i3", "c0")]
     epochs = np.arange(3000)
-    for kind, some in ((Edits, rows), (PaperGrid, [row[::-1] for row in rows])):
-        images, texts = kind(make_pairs(), make_records(*some)).draw(epochs, np.zeros(3000, int))
+    mixed = [row[:: (-1) ** place] for place, row in enumerate(rows)]
+    for own_failures, sides in ((False, rows), (True, [row[::-1] for row in rows]), (True, mixed)):
+        fill = Edits(make_pairs(), make_records(*sides), own_failures=own_failures)
+        images, texts = fill.draw(epochs, np.zeros(3000, int))
         for column in (texts[:, 1], images[:, 2]):
             counts = np.unique(column, return_counts=True)[1]
             assert len(counts) == 3 and abs(counts - 1000).max() < 130  # 5 standard deviations
         assert abs(np.corrcoef(texts[:, 1] == 5, images[:, 2] == 1)[0, 1]) < 0.1
 
 
-@pytest.mark.parametrize("kind", [Edits, PaperGrid])
-def test_draws_depend_on_seed_epoch_and_anchor_alone(kind):
+@pytest.mark.parametrize("own_failures", [False, True])
+def test_draws_depend_on_seed_epoch_and_anchor_alone(own_failures):
+    def kind(pairs, records, seed):
+        return Edits(pairs, records, seed=seed, own_failures=own_failures)
+
     records, rng = random_records(60, 0), np.random.default_rng(0)
     fill, again = (kind(make_pairs(), records, seed=3) for _ in range(2))
     epochs, anchors = np.divmod(np.arange(60), 12)
@@ -112,28 +116,29 @@ def test_edits_lie_in_the_tables_where_the_draws_point():
     one_way = records.filter(lambda row: row["direction"] == "t2i")
     assert Edits(make_pairs(), one_way).texts is None
     none = records.map(lambda row: {"edit_image": None, "edit_text": None})
-    fill = PaperGrid(make_pairs(), none)  # without edits, failures stand beside annotated items
+    assert Edits(make_pairs(), none).share == 0
+    fill = Edits(make_pairs(), none, own_failures=True)  # without edits, failures stand beside annotated items
     assert fill.images is fill.texts is None and fill.share > 0
 
 
 def test_reports_count_the_anchors_by_what_stands_beside_them():
     records = make_records(("c0", "i3"), ("i0", "c8"), ("c2", "i0"), ("c99", "i0"), unedited=(2,))
     edits = {"edits_i2t": 1, "edits_t2i": 1, "records_outside": 1}
-    counts = {"anchors": 12, "beside_0": 9, "beside_1": 3, "beside_2": 0, "beside_t2i": 2, "beside_i2t": 1}
+    counts = {"anchors": 12, "beside_0": 9, "beside_1": 3, "beside_2": 0, "beside_text": 2, "beside_image": 1}
     # c6 and c7 of i3, and c8
     assert Edits(make_pairs(), records).report() == counts | edits
-    counts = {"anchors": 12, "beside_0": 9, "beside_1": 2, "beside_2": 1, "beside_t2i": 2, "beside_i2t": 2}
-    # c0, c1 of i0, and c2
-    assert PaperGrid(make_pairs(), records).report() == counts | edits
+    counts = {"anchors": 12, "beside_0": 6, "beside_1": 5, "beside_2": 1, "beside_text": 4, "beside_image": 3}
+    # a caption beside c0, c1 of i0, and c6, c7 of i3; an image beside c0, c2, and c8
+    assert Edits(make_pairs(), records, own_failures=True).report() == counts | edits
     alone = Anchors(make_pairs())
     assert alone.report() == {"anchors": 12, "beside_0": 12} and alone.share == 0.0
     assert [rows.tolist() for rows in alone.draw(np.array([0, 3]), np.array([5, 1]))] == [[[2], [0]], [[5], [1]]]
 
 
-@pytest.mark.parametrize("kind", [Edits, PaperGrid])
-def test_any_part_of_a_batch_is_as_wide_as_the_others(kind):
+@pytest.mark.parametrize("own_failures", [False, True])
+def test_any_part_of_a_batch_is_as_wide_as_the_others(own_failures):
     """So that processes gather equal shapes, also where no anchor of one has a pair beside it."""
-    fill = kind(make_pairs(), make_records(("c0", "i3"), ("i0", "c4")))
+    fill = Edits(make_pairs(), make_records(("c0", "i3"), ("i0", "c4")), own_failures=own_failures)
     drawn = [fill.draw(np.zeros(1, int), np.array([anchor])) for anchor in range(12)]
     assert {rows.shape for sides in drawn for rows in sides} == {(1, 3)}
     assert min((images >= 0).sum() for images, _ in drawn) == 1
@@ -144,7 +149,9 @@ def test_options_choose_the_fill_and_what_cannot_train_is_named(tmp_path, caplog
         return fill_of(make_pairs(), records, RepairConfig(str(tmp_path), use_cpu=True, **named), None)
 
     records = random_records(40, 0)
-    assert type(fill(records)) is Edits and type(fill(records, paper=True)) is PaperGrid
+    assert type(fill(records)) is type(fill(records, paper=True)) is Edits
+    one = make_records(("c0", "i3"))
+    assert (fill(one).share, fill(one, paper=True).share) == (2 / 12, 3 / 12)  # c6 and c7 of i3; and c0
     assert type(fill(records, loss="none")) is type(fill(None)) is Anchors
     caplog.clear()
     fill(make_records(("c0", "i3"), ("i0", "c99")))

@@ -19,7 +19,7 @@ class GridAlone(PairObjective):
 
 def test_accumulation_leaves_the_mean_over_anchors_as_it_is(repaired, one_step, make_trainer):
     """Also where one half of the step has more grids than the other."""
-    how = dict(paper=True, grid_mean="anchors", seed=2)
+    how, repaired = dict(paper=True, grid_mean="anchors", seed=2), repaired.select(range(0, 24, 5))
     trainer = make_trainer(repaired, per_device_train_batch_size=8, **how)
     images = next(iter(trainer.get_train_dataloader()))["image_rows"]
     has_grid = (images >= 0).sum(1) > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from repair_hf.analysis.mined import is_mined, load_mined, questions, sample_failures
@@ -11,9 +12,16 @@ from repair_hf.analysis.run_data import PairsPlace, gather, moved_pairs
 from repair_hf.analysis.run_findings import run_findings
 from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.stage import check_folder, claim
 
 
-def analyze(run: str | Path, output: str | Path | None = None, *, pairs: PairsPlace = None) -> list[Finding]:
+def analyze(
+    run: str | Path,
+    output: str | Path | None = None,
+    *,
+    pairs: PairsPlace = None,
+    judgements: Sequence[str | Path] = (),
+) -> list[Finding]:
     """Write a report as `repair-hf analyze` does: one page, `report.html`, with its tables as files.
 
     Args:
@@ -21,6 +29,7 @@ def analyze(run: str | Path, output: str | Path | None = None, *, pairs: PairsPl
         output: Folder of the report; by default `report` in the run's folder.
         pairs: The pairs, or where they are now, for images that the records lack. Mined failures need them; by
             default they are what the run records.
+        judgements: Files that pages of `repair-hf annotate` saved.
 
     Returns:
         The findings, each with its table: first whether repair helped, or is worth it.
@@ -32,23 +41,23 @@ def analyze(run: str | Path, output: str | Path | None = None, *, pairs: PairsPl
         >>> findings = analyze("runs/demo")
     """
     folder = report_folder(run, output)
+    check_folder(folder, "analyze")
     known = moved_pairs(run, pairs)
-    with one_writer(folder):
-        if is_mined(run):
-            mined = load_mined(run, known)
-            found = [questions(mined)]
-            counts = f"{mined.folder.name} · {len(mined.table):,} false positives"
-            drawn = sample_failures(mined, n=SAMPLES)
-            write_report(folder, "What was mined", counts, found, drawn.rows)
-            return found
+    if is_mined(run):
+        mined = load_mined(run, known)
+        findings, answers, title = [questions(mined)], None, "What was mined"
+        counts = f"{mined.folder.name} · {len(mined.table):,} false positives"
+        rows = sample_failures(mined, n=SAMPLES).rows
+    else:
         data = gather(run)
-        answers, found = run_findings(data)
-        rows = []
-        if len(data.records):
-            rows = sample_records(data.records, n=SAMPLES, pairs=known).rows
+        answers, findings = run_findings(data, judgements)
+        title = "What was repaired"
         counts = f"{data.name} · {len(data.kept):,} records, {len(data.dropped):,} failures dropped"
-        write_report(folder, "What was repaired", counts, found, rows, answers)
-        return [*answers.findings, *found]
+        rows = sample_records(data.records, n=SAMPLES, pairs=known).rows if len(data.records) else []
+    with one_writer(folder):
+        claim(folder, "analyze")
+        write_report(folder, title, counts, findings, rows, answers)
+    return findings if answers is None else [*answers.findings, *findings]
 
 
 def report_folder(run: str | Path, output: str | Path | None) -> Path:

@@ -10,7 +10,7 @@ from repair_hf.runtime.options import Bounded, UserError, opt
 
 
 @dataclass
-class SourceOptions:
+class SourceOptions(Bounded):
     """Where the pairs of a run are now. Their other options are those that the run records."""
 
     _argument_group_name = "pairs"
@@ -34,5 +34,10 @@ class ShowOptions(Bounded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.output is not None and Path(self.output).suffix.lower() != ".html":
-            raise UserError(f"`output` must be an .html file, got {self.output!r}.")
+        html_file(self.output)
+
+
+def html_file(output: str | None) -> None:
+    """Raise a `UserError` if a page should not be written to an .html file."""
+    if output is not None and Path(output).suffix.lower() != ".html":
+        raise UserError(f"`output` must be an .html file, got {output!r}.")

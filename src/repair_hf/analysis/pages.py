@@ -1,7 +1,7 @@
 """HTML pages in one file: images inside, every value escaped, nothing fetched, no script.
 
 `page.html` is the base of all pages. Its Content-Security-Policy forbids scripts and every request, so a value that
-escaped the escaping would still do nothing.
+escaped the escaping would still do nothing. `judge.html` allows its own script alone.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -16,10 +17,13 @@ from PIL import Image
 
 from repair_hf.analysis.record_sample import ROLE_NAMES, RecordSample, marked_texts
 from repair_hf.analysis.tables import Rows
+from repair_hf.pairs.images import in_rgb
 from repair_hf.records.columns import REASONS
+from repair_hf.runtime.options import UserError
 
 INK, MUTED, PAPER, CARD, RULE = "#1f2933", "#5c6773", "#eef0f3", "#ffffff", "#d5dae0"
 ROLES = {"q": "#4d5863", "gt": "#00704f", "fp": "#b04a00", "edit": "#00639b"}  # of text: a contrast of 4.5 on PAPER
+OURS = b'<meta name="generator" content="repair-hf">'  # in the head of every page
 FEW_COLORS = 4096  # a drawing has fewer; lossless compression is smaller for it
 
 
@@ -52,12 +56,18 @@ def are_words(rows: Sequence[Sequence[str]]) -> list[bool]:
 
 
 def data_uri(image: Image.Image, *, side: int = 320) -> str:
-    """Encode an image as a data URI, shrunk to at most `side` pixels on its longest side."""
-    shown = image.convert("RGB")
-    shown.thumbnail((side, side), Image.Resampling.LANCZOS)
+    """Encode an image of any mode as a data URI, shrunk to at most `side` pixels on its longest side."""
+    thumbnail = in_rgb(image)
+    thumbnail.thumbnail((side, side), Image.Resampling.LANCZOS)
     file = io.BytesIO()
-    shown.save(file, "WEBP", lossless=shown.getcolors(FEW_COLORS) is not None, quality=85)
+    thumbnail.save(file, "WEBP", lossless=thumbnail.getcolors(FEW_COLORS) is not None, quality=85)
     return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def check_page(path: Path) -> None:
+    """Raise an error if a page would overwrite a file of the user."""
+    if path.exists() and (path.is_dir() or OURS not in path.read_bytes()):
+        raise UserError(f"{path} is no page of repair_hf, so it is not overwritten; give another --output.")
 
 
 def gallery(sample: RecordSample, questions: Rows | None = None) -> str:

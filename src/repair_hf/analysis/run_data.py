@@ -26,6 +26,7 @@ PairsPlace: TypeAlias = Pairs | str | Path | None
 class RunData:
     """The data of a run."""
 
+    source: str | Path  # what was given: a folder, or a Hub id
     name: str  # last two parts of the run's folder, or its Hub id
     root: Path | None  # None for a Hub dataset
     folders: Sequence[Path]  # of records, one per round; none for a Hub dataset
@@ -79,6 +80,7 @@ def gather(run: str | Path) -> RunData:
     sources: list[str | Path] = [*folders] or [run]
     records = [table for source in sources if len(table := load_kept(source))] or [load_kept(sources[0])]
     return RunData(
+        source=run,
         name="/".join(root.resolve().parts[-2:]) if root.is_dir() else str(run),
         root=root if root.is_dir() else None,
         folders=folders,

@@ -35,7 +35,7 @@ STAGES = {"audit": "passed the audit", "instruct": "instructed", "edit": "became
 DENSITY = "multi-label density"
 
 
-def run_findings(data: RunData) -> tuple[Answers, list[Finding]]:
+def run_findings(data: RunData, judgements: Sequence[str | Path] = ()) -> tuple[Answers, list[Finding]]:
     """Collect what opens the report of a run, and its sections."""
     helped, *ranks = repair_findings(data.root)
     paid = paid_for(data.folders)
@@ -46,7 +46,7 @@ def run_findings(data: RunData) -> tuple[Answers, list[Finding]]:
         costs(paid),
         *ranks,
         *_rounds(data.root),
-        *people_findings(list(data.folders)),
+        *people_findings(data, judgements),
     ]
     return Answers(helped, describe_paid(paid), _what_to_look_at(data), blend_finding(data.root)), sections
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from repair_hf.analysis.mined import is_mined, load_mined, questions, sample_failures
 from repair_hf.analysis.options import ShowOptions
-from repair_hf.analysis.pages import gallery
+from repair_hf.analysis.pages import check_page, gallery
 from repair_hf.analysis.record_sample import RecordSample, sample_records
 from repair_hf.analysis.run_data import PairsPlace, moved_pairs, recorded_pairs
 from repair_hf.analysis.tables import Rows
@@ -38,6 +38,7 @@ def show(
         >>> show("runs/records", "sheet.html", n=20, error_type="Count")
     """
     path, asked = sheet_path(records, output), None
+    check_page(path)
     (wanted,) = fill([ShowOptions], options | {"output": str(path)}, "show")
     if is_mined(records):
         sample, asked = _of_mine(str(records), wanted, pairs)

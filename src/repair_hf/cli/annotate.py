@@ -1,38 +1,41 @@
-"""`repair-hf annotate`: serve a page on which people judge failures (`qc`) or edits (`edits`), by keyboard.
+"""`repair-hf annotate`: write a page on which people judge failures (`qc`) or edits (`edits`), by keyboard.
 
-The sample and one file of answers per annotator go to `people/qc` or `people/edits` in the run's folder of records.
+The page needs no server. It saves a file of judgements for `repair-hf analyze --judgements`.
 """
 
 from __future__ import annotations
 
 import shlex
-import socket
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING
 
-import psutil
+from repair_hf.analysis.options import SourceOptions, html_file
+from repair_hf.runtime.options import Bounded, need, opt
 
-from repair_hf.analysis.options import SourceOptions
-from repair_hf.runtime.options import Bounded, UserError, need, opt
+if TYPE_CHECKING:
+    from repair_hf.analysis.people.judgements import Task
 
 EPILOG = """examples:
   repair-hf annotate qc runs/demo
-  repair-hf annotate edits runs/demo --size 100 --port 8000
+  repair-hf annotate edits runs/demo --size 100 --output judge.html
 
-Open the printed address, enter a name of your own, and answer with the keys that the page shows. Answers are saved at
-once, so you can stop at any time. Then: repair-hf analyze runs/demo"""
+Open the page in a browser or mail it. Judge with the keys that it shows, and save the file. You can stop and go on in
+the same browser. Then: repair-hf analyze runs/demo --judgements FILE ..."""
 
 
 @dataclass
 class AnnotateOptions(Bounded):
-    run: str = need("Folder of `repair-hf demo` or `synthesize`, or one round's folder of records.")
+    run: str = need("Folder of `repair-hf demo`, `run` or `synthesize`, or records on the Hub.")
+    output: str | None = opt(
+        None, "Page to write, an .html file. Default: `judge-qc.html` or `judge-edits.html` in it."
+    )
     size: int = opt(
         200, "Sample size: accepted failures and as many rejected ones, or records of each direction.", least=1
     )
-    host: str = opt("127.0.0.1", "Address to listen on; 0.0.0.0 accepts everyone who can reach this machine.")
-    port: int = opt(7860, "Port to listen on.", least=0, most=65535)
-    dry_run: bool = opt(False, "Draw the sample, then stop.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        html_file(self.output)
 
 
 def judge_failures(options: AnnotateOptions, source: SourceOptions) -> None:
@@ -51,54 +54,9 @@ ACTIONS = {
 }
 
 
-def _annotate(task: Literal["qc", "edits"], options: AnnotateOptions, source: SourceOptions) -> None:
-    from repair_hf.analysis.run_data import gather
-    from repair_hf.records.answers import PEOPLE
-    from repair_hf.runtime.locks import one_writer
+def _annotate(task: Task, options: AnnotateOptions, source: SourceOptions) -> None:
+    from repair_hf.analysis.people.page import annotate
 
-    material = gather(options.run)
-    if len(material.folders) != 1:
-        found = ", ".join(map(str, material.folders)) or "none"
-        raise UserError(f"give one folder of records at a time; {options.run} holds {found}.")
-    here = material.folders[0] / PEOPLE / task
-    with one_writer(here):
-        _judge(material, here, options, source)
-
-
-def _judge(material: Any, here: Path, options: AnnotateOptions, source: SourceOptions) -> None:
-    """Draw the sample, and serve its page."""
-    from repair_hf.analysis.people.sampling import lay_out
-
-    task: Any = here.name
-    count = lay_out(material, task, size=options.size, seed=0, pairs=source.pairs)
-    print(f"annotate {task}   {count:,} items   -> {here}")
-    if options.dry_run:
-        return
-    from repair_hf.analysis.people.page import Judging
-    from repair_hf.runtime.files import intact
-
-    try:
-        with intact(here / "shown" / "items.jsonl", "Move its folder away, and annotate again"):
-            server = Judging(here, options.host, options.port, own_names(options.host))
-    except OSError as error:
-        raise UserError(f"cannot listen on --host {options.host} --port {options.port}: {error}") from error
-    print(
-        f"http://{options.host}:{server.server_port}/?annotator=YOUR-NAME   (ctrl-c ends)\n"
-        f"then: repair-hf analyze {shlex.quote(options.run)}",
-        flush=True,
-    )
-    with server:
-        server.serve_forever()
-
-
-def own_names(host: str) -> list[str]:
-    """Return the names that requests to a server on an address may ask for.
-
-    A page elsewhere can point a name of its own at this machine and read what is served (DNS rebinding). Its requests
-    still carry that name.
-    """
-    names = {host, "127.0.0.1", "localhost", "::1"}
-    if host in ("0.0.0.0", "::"):
-        addresses = (each.address for some in psutil.net_if_addrs().values() for each in some)
-        names |= {socket.gethostname(), socket.getfqdn(), *(address.partition("%")[0] for address in addresses)}
-    return sorted(names)
+    page = annotate(options.run, task, options.output, size=options.size, pairs=source.pairs)
+    print(f"annotate {task}   {page.n_items:,} items, {page.path.stat().st_size / 1e6:,.1f} MB   -> {page.path}")
+    print(f"Open it in a browser. Then: repair-hf analyze {shlex.quote(options.run)} --judgements FILE ...")

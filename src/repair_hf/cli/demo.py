@@ -21,10 +21,10 @@ from repair_hf.cli.world import BuildOptions
 from repair_hf.evaluation.options import CompositionalOptions, EvaluateOptions
 from repair_hf.mining.options import MiningOptions
 from repair_hf.runtime.files import read_json
-from repair_hf.runtime.locks import one_writer
-from repair_hf.runtime.options import Bounded, PairsOptions, StageOptions, opt
+from repair_hf.runtime.options import Bounded, PairsOptions, StageOptions, flags, opt
 from repair_hf.runtime.processes import refuse_several
 from repair_hf.runtime.run_folder import write_atomically, write_json
+from repair_hf.runtime.stage import Stage
 from repair_hf.synthesis.options import (
     ContrastEditorOptions,
     ContrastOptions,
@@ -93,11 +93,17 @@ def run(options: DemoOptions) -> None:
     from repair_hf.pairs.dataset import loading_once
 
     refuse_several("demo")
-    with one_writer(options.output), loading_once():
-        _run(options)
+    stage = Stage("demo", options.output, inputs={"size": options.size}, words=flags({"size": options.size}))
+
+    def work(_: Path | None) -> dict[str, Any]:
+        stage.begin()
+        return _run(options)
+
+    with loading_once():
+        stage.run(work, again=True)
 
 
-def _run(options: DemoOptions) -> None:
+def _run(options: DemoOptions) -> dict[str, Any]:
     from repair_hf.training.config import RepairConfig
 
     start = time.perf_counter()
@@ -133,8 +139,10 @@ def _run(options: DemoOptions) -> None:
     place = StageOptions(str(folder / "evaluate"))
     perform("evaluate", measured, test, place, CompositionalOptions())
     _report(folder)
-    print(f"\nthe demo took {time.perf_counter() - start:,.0f} s   -> {folder}")
+    seconds = time.perf_counter() - start
+    print(f"\nthe demo took {seconds:,.0f} s   -> {folder}")
     suggest("show", records)
+    return {"seconds": seconds}
 
 
 def _trained(folder: Path, method: str) -> str:

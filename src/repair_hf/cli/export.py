@@ -1,12 +1,7 @@
-"""`repair-hf export`: write a retriever for open_clip, or records for sentence-transformers or as a test.
-
-open_clip and programs that use its model names, such as CLIP_benchmark, load the folder as `local-dir:FOLDER`. The
-same pixels and tokens give the same embeddings.
-"""
+"""`repair-hf export`: write a blend of two models, or records for sentence-transformers or as a test."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,33 +10,10 @@ from repair_hf.analysis.options import SourceOptions
 from repair_hf.runtime.options import Bounded, need, opt
 
 EPILOG = """examples:
-  repair-hf export open_clip runs/train --output runs/open_clip
-  repair-hf export open_clip openai/clip-vit-base-patch32 --output runs/open_clip
   repair-hf export blend runs/train --base world/base --weight 0.8 --output runs/blend
   repair-hf export triplets --records runs/records --output runs/triplets
   repair-hf export triplets --records me/photos-repair --pairs me/photos --output runs/triplets
-  repair-hf export near-misses --records runs/near-misses --output runs/test
-
-`repair-hf push model FOLDER --repo ID --open-clip` sends both formats to the Hub."""
-
-
-@dataclass
-class ExportOptions:
-    model: str = need("The retriever: Hub id or folder of a CLIP, or world/base.")
-    output: str = need("Folder to write the result to.")
-
-
-def open_clip(options: ExportOptions) -> None:
-    """Write a CLIP for open_clip, and so for CLIP_benchmark."""
-    from repair_hf.encoder.open_clip import export_open_clip
-
-    size = export_open_clip(options.model, options.output)["parameters"]
-    name = f"local-dir:{options.output}"
-    print(
-        f"export  {options.model}, {size:,} parameters   -> {options.output}\n"
-        f"open_clip.create_model_and_transforms({name!r}) loads it; "
-        f"`clip_benchmark eval --model {shlex.quote(name)} --pretrained '' --no_amp ...` evaluates it."
-    )
+  repair-hf export near-misses --records runs/near-misses --output runs/test"""
 
 
 @dataclass
@@ -61,7 +33,7 @@ def blend(options: BlendOptions) -> None:
 
 
 @dataclass
-class TripletOptions:
+class TripletOptions(Bounded):
     records: list[str] = need("Folders of `repair-hf synthesize` or Hub ids of records.")
     output: str = need("Folder to write the result to.")
     records_revision: str | None = opt(
@@ -99,7 +71,6 @@ def _export(export: Callable[..., dict[str, int]], options: TripletOptions, sour
 
 
 ACTIONS = {
-    "open_clip": ((ExportOptions,), open_clip),
     "blend": ((BlendOptions,), blend),
     "triplets": ((TripletOptions, SourceOptions), triplets),
     "near-misses": ((NearMissOptions, SourceOptions), near_misses),

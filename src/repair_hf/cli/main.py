@@ -10,7 +10,6 @@ ended by Ctrl-C, SIGTERM or SIGHUP; 141 the reader of the output has left.
 
 from __future__ import annotations
 
-import errno
 import gc
 import logging
 import os
@@ -20,7 +19,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, TextIO
+from typing import Any
 
 COMMANDS = {
     "demo": "Repair a small retriever end to end in a toy world: no key, GPU or download.",
@@ -35,27 +34,17 @@ COMMANDS = {
     "show": "Draw records as a page: query, ground truth, false positive, edit.",
     "analyze": "Write a report on a run: failures, edits, cost, repairs.",
     "annotate": "Let people judge failures or edits on a web page.",
-    "export": "Write a retriever for open_clip, or records as triplets for sentence-transformers.",
+    "export": "Write a blend of two models, or records as triplets for sentence-transformers.",
     "push": "Upload records or a model to the Hugging Face Hub, with a card.",
     "env": "Print versions and devices for a bug report.",
 }
 HELP = ("-h", "--help", "--help-all")
 GARBAGE = 20_000  # new objects that make a collection due, not 700: each looks through the libraries' half a million
-# Errors of the system about a path that the user gave; other OSErrors keep their traceback.
-_DENIED = "may not be read or written by you; give another path, or change its permissions"
-_FULL = "does not fit on its disk, which is full; free some space, and the same command resumes from here"
-_FORBIDDEN = "is larger than a quota or `ulimit -f` allows; raise it, and the same command resumes from here"
-TROUBLE: dict[int | None, str] = {
-    errno.ENOENT: "does not exist",
-    errno.EACCES: _DENIED,
-    errno.EPERM: _DENIED,
-    errno.EROFS: "is on a read-only disk; give another path",
-    errno.ENOTDIR: "has a file among its parent folders; give another path",
-    errno.EISDIR: "is a folder; give the path of a file",
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FORBIDDEN,
-    errno.EFBIG: _FORBIDDEN,
-}
+# What a full disk, a quota or a limit on the size of files raises in Python, SQLite, safetensors and torch.
+_FULL = re.compile(
+    r"No space left on device|disk is full|Disk quota|File too large|disk I/O error|PytorchStreamWriter|"
+    r"inline_container\.cc.*unexpected pos"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,25 +52,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         gc.set_threshold(GARBAGE)
+        for stream in (sys.stdout, sys.stderr):  # as from Python 3.15 on; others cannot print a minus sign
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    if not words or words[0] in HELP:
-        try:  # without the imports of `_run_guarded`: the help is fast
+    try:
+        if not words or words[0] in HELP:  # without the imports of `_run_guarded`: the help is fast
             print(_overview(), flush=True)
-        except BrokenPipeError:
-            _close(sys.stdout)
-            return 141
-        return 0
-    if words[0] == "--version":
-        from repair_hf import __version__
+            return 0
+        if words[0] == "--version":
+            from repair_hf import __version__
 
-        print(f"repair-hf {__version__}")
-        return 0
-    return _run_guarded(words, debug)
+            print(f"repair-hf {__version__}", flush=True)
+            return 0
+        return _run_guarded(words, debug)
+    except BrokenPipeError:  # the reader has left, such as `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it exits
+        return 141  # a shell's code for a program killed by SIGPIPE
 
 
 def _run_guarded(words: list[str], debug: bool) -> int:
-    from repair_hf.runtime.options import UserError
     from repair_hf.runtime.run_folder import RunStopped
     from repair_hf.runtime.signals import like_ctrl_c
 
@@ -91,52 +81,38 @@ def _run_guarded(words: list[str], debug: bool) -> int:
         with _logging_ours(), like_ctrl_c():
             _run(words)
             sys.stdout.flush()
-    except (UserError, OSError, RunStopped, KeyboardInterrupt) as error:
-        if isinstance(error, BrokenPipeError) and not _is_read():
-            _close(sys.stdout)
-            return 141  # a shell's code for a program killed by SIGPIPE
-        if debug or not _is_foreseen(error):
+    except (Exception, KeyboardInterrupt) as error:
+        is_full = _FULL.search(str(error)) is not None
+        if debug or not (_is_foreseen(error) or is_full):
             raise
+        print(f"{prog}: {_one_line(error, prog, is_full=is_full)}", file=sys.stderr)
         if isinstance(error, KeyboardInterrupt):
-            return _end(prog, error)
-        print(f"{prog}: {_one_line(error)}", file=sys.stderr)
-        return 1 if isinstance(error, RunStopped) or _trouble(error) in (_FULL, _FORBIDDEN) else 2
+            return 128 + getattr(error, "number", signal.SIGINT)
+        return 1 if is_full or isinstance(error, RunStopped) else 2
     return 0
 
 
-def _end(prog: str, error: KeyboardInterrupt) -> int:
-    """Say in one line that a signal ended the command, unless the terminal is gone, and return the shell's code."""
-    start = "the last checkpoint, if --save-strategy wrote one" if prog == "repair-hf train" else "what is on disk"
-    line = f"{prog}: {str(error) or 'interrupted'}; the same command resumes from {start}."
-    for stream, said in ((sys.stdout, ""), (sys.stderr, f"{line}\n")):
-        try:
-            stream.write(said)
-            stream.flush()
-        except OSError:
-            _close(stream)
-    return 128 + getattr(error, "number", signal.SIGINT)
-
-
-def _close(stream: TextIO) -> None:
-    """Send to nowhere what nobody reads any more; else Python complains when it exits."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _is_read() -> bool:
-    """Return whether stdout still has a reader: `| head` leaves when it has enough. Other pipes may break, too."""
-    try:
-        print(flush=True)
-    except BrokenPipeError:
-        return False
-    return True
-
-
 def _is_foreseen(error: BaseException) -> bool:
-    return not isinstance(error, OSError) or isinstance(error, FileNotFoundError) or _trouble(error) is not None
+    """Return whether one line says enough: not of a fault of ours, nor of one of the system that names no file."""
+    from repair_hf.runtime.options import UserError
+    from repair_hf.runtime.run_folder import RunStopped
+
+    names_file = isinstance(error, OSError) and error.filename is not None
+    return names_file or isinstance(error, UserError | RunStopped | FileNotFoundError | KeyboardInterrupt)
 
 
-def _trouble(error: BaseException) -> str | None:
-    return TROUBLE.get(error.errno) if isinstance(error, OSError) else None
+def _one_line(error: BaseException, prog: str, *, is_full: bool) -> str:
+    from repair_hf.runtime.redaction import printable
+
+    if isinstance(error, KeyboardInterrupt):
+        start = "the last checkpoint, if --save-strategy wrote one" if prog == "repair-hf train" else "what is on disk"
+        return f"{str(error) or 'interrupted'}; the same command resumes from {start}."
+    text = printable(" ".join(str(error).split()))
+    if is_full:
+        return f"error: nothing more can be written ({text}). Free some space; the same command resumes from here."
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"error: {printable(str(error.filename))}: {error.strerror}. Give another path, or change this one."
+    return f"error: {text}"
 
 
 @contextmanager
@@ -198,14 +174,6 @@ def _known(word: str, words: Iterable[str], what: str) -> str:
     if word in words:
         return word
     raise UserError(f"`{word}` is not a {what}. {did_you_mean([word], words)}Known: {', '.join(words)}.")
-
-
-def _one_line(error: BaseException) -> str:
-    from repair_hf.runtime.redaction import printable
-
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"error: {printable(str(error.filename))} {_trouble(error)}."
-    return f"error: {printable(' '.join(str(error).split()))}"
 
 
 def _overview() -> str:

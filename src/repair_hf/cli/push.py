@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from repair_hf.runtime.options import need, opt
+from repair_hf.runtime.options import Bounded, need, opt
 from repair_hf.runtime.redaction import printable
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ resume."""
 
 
 @dataclass
-class PushOptions:
+class PushOptions(Bounded):
     _argument_group_name = "push"
 
     folder: str = need("Folder to upload.")
@@ -36,15 +36,13 @@ class PushOptions:
 @dataclass
 class RecordsOptions(PushOptions):
     embed_source_images: bool = opt(True, "Include the images of queries, ground truths and false positives.")
+    judgements: list[str] = opt([], "Files of judgements that pages of `repair-hf annotate` saved, for the card.")
 
 
 @dataclass
 class ModelOptions(PushOptions):
     """How a model is uploaded, and what its card compares it with."""
 
-    open_clip: bool = opt(
-        False, "Include open_clip's format, which open_clip and CLIP_benchmark load as hf-hub:ID. CLIP models only."
-    )
     results: str | None = opt(
         None, "Folder of `repair-hf evaluate` with this model, best after its base and one trained without records."
     )
@@ -54,14 +52,14 @@ def records(options: RecordsOptions) -> None:
     """Upload a folder of records."""
     from repair_hf.hub.files import pack_records
 
-    _push(pack_records, options, embed_source_images=options.embed_source_images)
+    _push(pack_records, options, embed_source_images=options.embed_source_images, judgements=options.judgements)
 
 
 def model(options: ModelOptions) -> None:
     """Upload a trained model."""
     from repair_hf.hub.files import pack_model
 
-    _push(pack_model, options, open_clip=options.open_clip, results=options.results)
+    _push(pack_model, options, results=options.results)
 
 
 def _push(pack: Callable[..., Parcel], options: PushOptions, **own: Any) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from repair_hf.analysis.options import ShowOptions, SourceOptions
 from repair_hf.cli.subcommands import suggest
-from repair_hf.runtime.options import fields_of, need
+from repair_hf.runtime.options import Bounded, fields_of, need
 
 EPILOG = """examples:
   repair-hf show runs/failures
@@ -20,7 +20,7 @@ EPILOG = """examples:
 
 
 @dataclass
-class PlaceOptions:
+class PlaceOptions(Bounded):
     """What to draw from."""
 
     _argument_group_name = "show"

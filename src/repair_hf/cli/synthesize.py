@@ -117,7 +117,7 @@ def _basis(*, audited: bool, batch: bool) -> str:
 
 
 def _run(synthesis: Any) -> dict[str, Any]:
-    """Repair; if it stops, print what is written."""
+    """Repair; a run that stops says how far it came."""
     from repair_hf.llm.cost import paid_in
     from repair_hf.llm.ledger_file import place_of
     from repair_hf.runtime.processes import processes

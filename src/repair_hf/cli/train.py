@@ -45,29 +45,26 @@ def __getattr__(name: str) -> tuple[type, ...]:
 def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> None:
     """Train, or print what a training would take."""
     from repair_hf.pairs.dataset import load_wanted
-    from repair_hf.training.finetune import open_trainer, train_each
+    from repair_hf.training.finetune import open_trainer
 
     is_first = config.process_index == 0
     if is_first:
         print(_setup(config))
-    config.output_dir = stage.output
     pairs = load_wanted(pairs_options)
-    evaluates = config.eval_strategy != "no" or options.learning_rates
+    evaluates = config.eval_strategy != "no"
     validation = load_wanted(pairs_options, options.validation_split) if evaluates else None
-    if stage.dry_run:
-        with tempfile.TemporaryDirectory() as scratch:
-            config.output_dir = scratch  # transformers' Trainer creates the folder
-            trainer = open_trainer(options, pairs, config, validation=validation)
-            return _try_out(trainer, stage.output, options.learning_rates)
-    if options.learning_rates:
-        summary = train_each(options, pairs, config, validation=validation)
-    else:
-        trainer = open_trainer(options, pairs, config, validation=validation)
-        if is_first:
-            _print_plan(trainer)
-        if (finished := trainer.stage.summary) is None:
-            trainer.train()
-        summary = finished or trainer.summary
+    others = {name: value for name, value in vars(options).items() if name not in ("model", "records")}
+    with tempfile.TemporaryDirectory() as scratch:  # transformers' Trainer creates its folder
+        config.output_dir = scratch if stage.dry_run else stage.output
+        trainer = open_trainer(options.model, pairs, options.records, config, validation=validation, **others)
+        if stage.dry_run:
+            return _try_out(trainer, stage.output)
+    if is_first:
+        _print_plan(trainer)
+    summary = trainer.stage.summary
+    if summary is None:
+        trainer.train()
+        summary = trainer.summary
     if is_first:
         _print_summary(summary)
         print(f"-> {stage.output}")
@@ -93,10 +90,9 @@ def _setup(config: RepairConfig) -> str:
     return f"world size {config.world_size}   {config.device.type}   {precision}   {batch:,} pairs per step"
 
 
-def _try_out(trainer: RepairTrainer, output: str, rates: list[float]) -> None:
-    """Check the output folder, take two steps, and print what the training would take, with each learning rate."""
+def _try_out(trainer: RepairTrainer, output: str) -> None:
+    """Check the output folder, take two steps, and print what the training would take."""
     from repair_hf.training.checkpoints import find_checkpoint
-    from repair_hf.training.finetune import RATES
     from repair_hf.training.report import measure_step, warn_of_plan
 
     is_first, scratch = trainer.is_world_process_zero(), trainer.args.output_dir
@@ -116,10 +112,6 @@ def _try_out(trainer: RepairTrainer, output: str, rates: list[float]) -> None:
             f"time    {found['seconds']:.2g} s per step on this machine: {whole} (h:mm:ss) in all, without evaluation"
         )
         print(f"memory  {found['memory'] / 2**30:.1f} GiB at the peak of two steps")
-        for rate in (f"{rate:g}" for rate in rates):
-            print(f"rate    {rate:8} {steps:,} steps, {whole}   -> {Path(output, RATES, rate)}")
-        if rates:
-            print(f"        {len(rates):,} trainings, {len(rates) * whole} in all; the best one   -> {output}")
 
 
 COMPARED = {  # by each loss
@@ -135,10 +127,8 @@ def _print_plan(trainer: RepairTrainer) -> None:
     loss, counts = trainer.plan["objective"], trainer.plan["fill"]
     print(f"loss    {loss}: it compares {COMPARED[loss].format(weight=trainer.args.grid_weight)}")
     pairs = f"pairs   {counts['anchors']:,} captions with their images"
-    if ways := sorted(trainer.fill.beside):
-        kind = {"edits": "an edit", "paper": "a failure"}[trainer.args.fill or "edits"]
-        beside = ", ".join(f"{counts[f'beside_{way}']:,} {way.upper()}" for way in ways)
-        pairs += f"; with {kind} beside them: {beside}"
+    if trainer.fill.beside:
+        pairs += f"; beside {counts['beside_text']:,} a wrong caption, beside {counts['beside_image']:,} a wrong image"
     print(pairs)
     if trainer.plan["edits_trained"] is not None:
         print(f"edits   {_usage(trainer.plan)}")
@@ -160,8 +150,5 @@ def _print_summary(summary: dict[str, Any]) -> None:
     )
     if (trained := summary.get("parameters_trained", 0)) < summary.get("parameters", 0):
         print(f"        {trained:,} of {summary['parameters']:,} parameters are trained")
-    for rate, (i2t, t2i) in summary.get("learning_rates", {}).items():
-        kept = "   <- kept" if float(rate) == summary["learning_rate"] else ""
-        print(f"rate    {rate:8} R@1 I2T {i2t:.2%}   T2I {t2i:.2%}{kept}")
     if "eval_i2t_R@1" in summary:
         print(f"eval    R@1 I2T {summary['eval_i2t_R@1']:.2%}   T2I {summary['eval_t2i_R@1']:.2%}")

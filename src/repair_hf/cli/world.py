@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from repair_hf.cli.subcommands import suggest, unused
-from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import SEEDS, Bounded, opt
 from repair_hf.toyworld.corpus import SEED, SPLITS, build_world
 
@@ -33,8 +32,7 @@ class BuildOptions(Bounded):
 def build(options: BuildOptions) -> None:
     """Draw the world's pictures and write their captions. The test split does not depend on the other sizes."""
     splits = {name: getattr(options, name) for name in SPLITS}
-    with one_writer(options.output):
-        folder = build_world(options.output, splits=splits, seed=options.seed, domain=options.domain)
+    folder = build_world(options.output, splits=splits, seed=options.seed, domain=options.domain)
     print("world   " + ", ".join(f"{count:,} {name}" for name, count in splits.items()) + f" pictures   -> {folder}")
     suggest("mine", "--pairs", str(folder), "--model", "world/base", "--output", unused("runs/failures"))
 

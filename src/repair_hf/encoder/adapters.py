@@ -6,6 +6,7 @@ import json
 import re
 import warnings
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -51,8 +52,8 @@ def limit_training(
     model.float()
     if freeze is not None:
         _check_tower(model, freeze)
-        for name in TOWERS[freeze]:
-            if (module := getattr(model, name, None)) is not None:
+        for name, module in model.named_children():
+            if name in TOWERS[freeze]:
                 module.requires_grad_(False)
     return model
 
@@ -79,22 +80,33 @@ def check_model(model: PreTrainedModel, global_loss: str | None) -> bool:
         UserError: If it has no logit scale, adapters already, or not the bias that `global_loss` needs.
     """
     name, parameters = type(model).__name__, dict(model.named_parameters())
-    if any("lora_" in each for each in parameters):
+    if any("lora_" in parameter for parameter in parameters):
         raise UserError("The model has an adapter. Give the adapter's folder, which is loaded merged into its base.")
     if "logit_scale" not in parameters:
         raise UserError(f"{name} has no `logit_scale`; a CLIP- or SigLIP-like dual encoder has one.")
-    if global_loss == "sigmoid" and "logit_bias" not in parameters:
+    has_bias = "logit_bias" in parameters
+    if global_loss == "sigmoid" and not has_bias:
         raise UserError(f"`global_loss` sigmoid needs a `logit_bias`, which {name} lacks; leave it out.")
-    sigmoid = "logit_bias" in parameters and global_loss != "softmax"
-    if "logit_bias" in parameters:
-        parameters["logit_bias"].requires_grad_(sigmoid)
-    return sigmoid
+    is_sigmoid = has_bias and global_loss != "softmax"
+    if has_bias:
+        parameters["logit_bias"].requires_grad_(is_sigmoid)
+    return is_sigmoid
 
 
 def _lora(model: PreTrainedModel, rank: int, towers: str) -> Any:
+    """Return LoRA of the linear layers of attention and MLP in the blocks of one tower or both."""
     from peft import LoraConfig
 
-    layers = _linear_layers(model, *(TOWERS if towers == "both" else [towers]))
+    modules = []
+    for tower in TOWERS if towers == "both" else (towers,):
+        _check_tower(model, tower)
+        modules.append(TOWERS[tower][0])
+    inside = re.compile(rf"({'|'.join(modules)})\.(.*\.)?layers?\.\d+\.")
+    layers = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and inside.match(name) is not None
+    ]
     return LoraConfig(r=rank, lora_alpha=ALPHA * rank, target_modules=layers)
 
 
@@ -115,10 +127,12 @@ def _with_adapters(model: PreTrainedModel, config: Any, seed: int) -> Any:
                 adapted: Any = get_peft_model(model, config)
     except ValueError as error:
         raise UserError(f"`peft_config` does not fit {type(model).__name__}: {error}") from error
+    if Path(model.name_or_path).is_dir():  # as it was typed, it would be another folder elsewhere
+        config.base_model_name_or_path = str(Path(model.name_or_path).resolve())
     for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
-    # By default peft asks the Hub how many tokens the base has, and warns if nobody answers. No training changes it.
+    # By default peft asks the Hub how many tokens the base has, and warns without an answer. No training changes it.
     adapted.save_pretrained = partial(adapted.save_pretrained, save_embedding_layers=False)
     return adapted
 
@@ -126,16 +140,3 @@ def _with_adapters(model: PreTrainedModel, config: Any, seed: int) -> Any:
 def _check_tower(model: PreTrainedModel, tower: str) -> None:
     if not hasattr(model, TOWERS[tower][0]):
         raise UserError(f"{type(model).__name__} has no `{TOWERS[tower][0]}`; a CLIP- or SigLIP-like model has one.")
-
-
-def _linear_layers(model: PreTrainedModel, *towers: str) -> str:
-    """Return a pattern of the linear layers of attention and MLP in the blocks of some towers."""
-    for tower in towers:
-        _check_tower(model, tower)
-    inside = rf"({'|'.join(TOWERS[tower][0] for tower in towers)})\.(.*\.)?layers?\.\d+\."
-    found = {
-        name.rpartition(".")[2]
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and re.match(inside, name)
-    }
-    return rf"{inside}(.*\.)?({'|'.join(sorted(found))})"

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
-from repair_hf.encoder.embedder import Embedder, settled
+from repair_hf.encoder.embedder import Embedder, model_digest
 from repair_hf.encoder.models import load_model, weights_dtype
-from repair_hf.encoder.padding import check_padding, settle_end
-from repair_hf.encoder.preprocessing import Preprocessor, report_captions
+from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.encoder.token_store import TokenStore
+from repair_hf.encoder.tokenizers import report_captions, settle_end
 from repair_hf.runtime.options import expect
-from repair_hf.runtime.run_folder import digest
 
 A_MODEL = "a CLIPModel, a SiglipModel or another dual encoder of transformers"
 
@@ -35,7 +32,7 @@ class DualEncoder(Embedder):
             and vectors are float32.
 
     Raises:
-        UserError: If an argument is of a wrong type, batch size or precision is not valid, or padding changes vectors.
+        UserError: If an argument is of a wrong type, batch size or precision is not valid.
 
     Example:
         >>> encoder = DualEncoder.from_pretrained("openai/clip-vit-base-patch32")
@@ -62,9 +59,6 @@ class DualEncoder(Embedder):
         super().__init__(device, batch_size, precision)
         self.model, self.preprocessor = model.to(self.device), preprocessor  # type: ignore[arg-type]
         settle_end(model, preprocessor.processor.tokenizer, self.origin)
-        if not preprocessor.pads_fully:
-            is_exact = precision == "fp32" and model.dtype == torch.float32
-            check_padding(self._together, self.origin, is_exact=is_exact)
 
     @classmethod
     def from_pretrained(
@@ -103,11 +97,7 @@ class DualEncoder(Embedder):
     @property
     def digest(self) -> str:
         """A digest of the current weights, the configuration and the processor."""
-        found = hashlib.sha256(digest([settled(self.model.config.to_dict()), self.preprocessor.digest]).encode())
-        for name, tensor in self.model.state_dict().items():
-            found.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)};".encode())
-            found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-        return found.hexdigest()[:16]
+        return model_digest(self.preprocessor.digest, [self.model.config.to_dict()], self.model.state_dict())
 
     @property
     def origin(self) -> str:
@@ -116,8 +106,8 @@ class DualEncoder(Embedder):
 
     def report_captions(self, captions: Sequence[str]) -> int:
         """Count the captions that are truncated, and log a warning if there are any."""
-        tokenizer, longest = self.preprocessor.processor.tokenizer, self.preprocessor.max_length
-        return report_captions(tokenizer, longest, self.preprocessor.as_trained(captions[:]))
+        tokenizer = self.preprocessor.processor.tokenizer
+        return report_captions(tokenizer, self.preprocessor.max_length, self.preprocessor.as_trained(captions[:]))
 
     def _image_vectors(self, images: Any, share: slice) -> Iterator[torch.Tensor]:
         for pixels in self.preprocessor.batches(images, self.batch_size, share):  # (B, 3, H, W)
@@ -126,26 +116,17 @@ class DualEncoder(Embedder):
                 features = self.model.get_image_features(pixel_values=values)
                 yield features.pooler_output.float().cpu()  # seen with transformers 5.23; a tensor in older ones
 
-    def _text_vectors(self, texts: list[str], done: Callable[[int], Any]) -> torch.Tensor:
+    def _text_vectors(self, texts: list[str]) -> torch.Tensor:
         """Embed in order of length, so that little padding is encoded; return in the order of the texts."""
         tokens = TokenStore(self.preprocessor, [texts])
         # longest first, so that a batch too large for the memory fails at once
         order = torch.from_numpy(tokens.lengths).argsort(descending=True, stable=True)  # (n,)
         features = []
         with self._inference():
-            for batch in torch.split(order, self.batch_size):
-                features.append(self._text_features(tokens[batch.numpy()]).cpu())
-                done(len(batch))
+            for rows in torch.split(order, self.batch_size):
+                inputs = {name: ids.to(self.device) for name, ids in tokens[rows.numpy()].items()}
+                features.append(self.model.get_text_features(**inputs).pooler_output.float().cpu())
         return torch.cat(features)[order.argsort()]
-
-    def _together(self, texts: list[str]) -> torch.Tensor:
-        """Embed some captions in one batch."""
-        with self._inference():
-            return self._text_features(TokenStore(self.preprocessor, [texts])[np.arange(len(texts))]).cpu()
-
-    def _text_features(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        inputs = {name: ids.to(self.device) for name, ids in inputs.items()}
-        return self.model.get_text_features(**inputs).pooler_output.float()
 
     @contextmanager
     def _inference(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from huggingface_hub import cached_assets_path
 
-from repair_hf.encoder.preprocessing import Preprocessor, progress
+from repair_hf.encoder.preprocessing import Preprocessor, cuts_of, progress, versions
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.images import content_digest
 from repair_hf.runtime.arrays import Parts, in_memory, on_disk
@@ -41,6 +41,7 @@ class Embedder(ABC):
     """
 
     preprocessor: Preprocessor | None = None  # without one there is no `PixelStore`
+    libraries: tuple[str, ...] = ()  # beside transformers, whose versions change vectors
 
     def __init__(self, device: str | torch.device | None, batch_size: int, precision: str) -> None:
         if batch_size < 1:
@@ -71,14 +72,19 @@ class Embedder(ABC):
         """Yield the vectors of a share of the images in order, (n, D) of any length."""
 
     @abstractmethod
-    def _text_vectors(self, texts: list[str], done: Callable[[int], Any]) -> torch.Tensor:
-        """Return the vectors of texts, (n, D) of any length, and call `done` with the number that each batch adds."""
+    def _text_vectors(self, texts: list[str]) -> torch.Tensor:
+        """Return the vectors of texts, (n, D) of any length."""
 
     @property
     def name(self) -> str:
         """The Hub id, or the last part of the folder, and after an @ the digest; records name their retriever so."""
         is_folder = Path(self.origin).is_dir()
         return f"{Path(self.origin).name if is_folder else self.origin}@{self.digest}"
+
+    def is_named(self, name: str) -> bool:
+        """Return whether a name of a retriever is this one's: by its digest, or of a model on the Hub by its id."""
+        model, _, digest = name.rpartition("@")
+        return digest == self.digest or (model == self.origin and not Path(model).exists())
 
     @cached_property
     def dim(self) -> int:
@@ -132,32 +138,33 @@ class Embedder(ABC):
         """
         everyone = processes()
         images = pairs.images["image"] if pixels is None else pixels
-        texts, places = _distinct(pairs.captions["caption"])
+        captions = pairs.captions["caption"]
+        texts, places = _distinct(captions)
         titles = ("Embedding images", "Embedding captions") if everyone.is_main else (None, None)
 
-        def of_images() -> Parts:
+        def image_parts() -> Parts:
             share = everyone.share(len(images), self.batch_size)
             return self._embed_images(images, share, titles[0], pairs.images["image_id"])
 
-        def of_texts() -> Parts:
-            found = self._embed_texts(texts, everyone.share(len(texts), CAPTIONS_AT_ONCE), titles[1])
-            return _spread(found, places)
+        def text_parts() -> Parts:
+            share = everyone.share(len(texts), CAPTIONS_AT_ONCE)
+            return _rows_of_captions(self._embed_texts(texts, share, titles[1]), places)
 
-        shapes = (len(images), self.dim), (len(places), self.dim)
-        if cache_folder is None:
-            return in_memory(shapes[0], np.float32, of_images()), in_memory(shapes[1], np.float32, of_texts())
-        captions = hashlib.sha256(repr(pairs.captions["caption"][:]).encode()).hexdigest()
-        items = {"images": [content_digest(pairs.images)], "texts": [captions]}
-        how, folder = [self.digest, self.precision], Path(cache_folder)
-        files = [folder / f"{kind}-{digest(how + some)}.npy" for kind, some in items.items()]
-        keep: dict[str, Any] = {
-            "dtype": np.float32,
-            "remedy": "free some space, or set HF_ASSETS_CACHE to another disk",
-        }
+        content = content_digest(pairs.images), hashlib.sha256(repr(captions[:]).encode()).hexdigest()
         return (
-            on_disk(files[0], shapes[0], parts=of_images, what="The images' vectors", **keep),
-            on_disk(files[1], shapes[1], parts=of_texts, what="The captions' vectors", **keep),
+            self._table(cache_folder, "images", content[0], len(images), image_parts),
+            self._table(cache_folder, "captions", content[1], len(captions), text_parts),
         )
+
+    def _table(
+        self, folder: str | Path | None, kind: str, content: str, count: int, parts: Callable[[], Parts]
+    ) -> np.ndarray:
+        """Return the vectors (count, D) of all processes, in memory or from a folder."""
+        shape = count, self.dim
+        if folder is None:
+            return in_memory(shape, np.float32, parts())
+        name = digest([self.digest, self.precision, *versions(*self.libraries), content])
+        return on_disk(Path(folder) / f"{kind}-{name}.npy", shape, np.float32, parts)
 
     def _embed_images(self, images: Any, share: slice, desc: str | None, ids: Sequence[str] | None) -> Parts:
         start = share.start
@@ -171,10 +178,10 @@ class Embedder(ABC):
 
     def _embed_texts(self, texts: list[str], share: slice, desc: str | None) -> TextParts:
         with progress(share, desc, " captions") as bar:
-            for start in range(share.start, share.stop, CAPTIONS_AT_ONCE):
-                some = texts[start : min(start + CAPTIONS_AT_ONCE, share.stop)]
-                vectors = self._text_vectors(some, bar.update)
-                yield slice(start, start + len(some)), unit(vectors, [f"caption {text!r}" for text in some])
+            for start, stop in cuts_of(share.start, share.stop, CAPTIONS_AT_ONCE):
+                vectors = self._text_vectors(texts[start:stop])
+                yield slice(start, stop), unit(vectors, [f"caption {text!r}" for text in texts[start:stop]])
+                bar.update(stop - start)
 
     @contextmanager
     def _autocast(self) -> Iterator[None]:
@@ -195,7 +202,7 @@ def _distinct(captions: Sequence[str]) -> tuple[list[str], np.ndarray]:
     return list(places), where
 
 
-def _spread(parts: TextParts, places: np.ndarray) -> Parts:
+def _rows_of_captions(parts: TextParts, places: np.ndarray) -> Parts:
     """Convert rows of distinct texts to rows of captions."""
     order = np.argsort(places, kind="stable")
     for rows, vectors in parts:
@@ -214,19 +221,29 @@ def _joined(parts: Parts) -> np.ndarray:
 def unit(vectors: torch.Tensor, names: Sequence[str]) -> np.ndarray:
     """Normalize vectors (n, D), and raise an error with the name of one that cannot be."""
     norms = vectors.norm(dim=1, keepdim=True)
-    if (bad := ~(torch.isfinite(norms) & (norms > 0))).any():
-        first = int(bad.squeeze(1).nonzero()[0])
+    broken = (~(torch.isfinite(norms) & (norms > 0))).squeeze(1).nonzero()
+    if len(broken):
+        first = int(broken[0])
         raise UserError(
-            f"{int(bad.sum())} of {len(vectors)} vectors are zero or not finite, first for {names[first]}. "
+            f"{len(broken)} of {len(vectors)} vectors are zero or not finite, first for {names[first]}. "
             "The model's weights may be broken; check its training run."
         )
     return (vectors / norms).numpy()
 
 
-def settled(config: dict[str, Any]) -> dict[str, Any]:
+def model_digest(settings: Any, configs: Iterable[dict[str, Any]], weights: Mapping[str, torch.Tensor]) -> str:
+    """Digest settings, configurations and weights; it stays the same when a model is saved and loaded."""
+    content = hashlib.sha256(digest([settings, *map(_without_names, configs)]).encode())
+    for name, tensor in weights.items():
+        content.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)};".encode())
+        content.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return content.hexdigest()[:16]
+
+
+def _without_names(config: dict[str, Any]) -> dict[str, Any]:
     """Drop from a configuration what changes when the same weights are saved and loaded."""
     return {
-        key: settled(value) if isinstance(value, dict) else repr(value)
+        key: _without_names(value) if isinstance(value, dict) else repr(value)
         for key, value in config.items()
         if key not in NOT_OF_THE_WEIGHTS
     }
@@ -244,15 +261,8 @@ def check_retriever(encoder: Embedder, made_with: Iterable[str | None], what: st
         UserError: If it is not.
     """
     names = set(made_with)
-    if None in names or not names or any(_is(encoder, str(name)) for name in names):
-        return
-    raise UserError(
-        f"{what} were made with {', '.join(sorted(map(str, names)))}, but --model is {encoder.name}. Give the same "
-        "model, or add --any-model to continue with this one."
-    )
-
-
-def _is(encoder: Embedder, name: str) -> bool:
-    """Compare digests, which change with the versions of transformers and Pillow, too; of the Hub's models, ids."""
-    model, _, digest = name.rpartition("@")
-    return digest == encoder.digest or (model == encoder.origin and not Path(model).exists())
+    if names and not any(name is None or encoder.is_named(name) for name in names):
+        raise UserError(
+            f"{what} were made with {', '.join(sorted(map(str, names)))}, and --model is {encoder.name}. Give the "
+            "same model, or add --any-model to continue with this one."
+        )

@@ -56,8 +56,9 @@ def open_retriever(
         how |= {"revision": revision, "attn_implementation": attn_implementation}
         if has_file(model, MODULES, revision):
             return SentenceEncoder.from_pretrained(model, **prompts, **how)
-    if given := [name for name, prompt in prompts.items() if prompt is not None]:
-        raise UserError(f"`{given[0]}` is for models of sentence-transformers, which have {MODULES}; leave it out.")
+    for name, prompt in prompts.items():
+        if prompt is not None:
+            raise UserError(f"`{name}` is for models of sentence-transformers, which have {MODULES}; leave it out.")
     return model if isinstance(model, Embedder) else open_encoder(model, processor, **how)
 
 

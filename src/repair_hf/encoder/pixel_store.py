@@ -12,7 +12,7 @@ from datasets import Dataset
 from huggingface_hub import cached_assets_path
 from torch import Tensor
 
-from repair_hf.encoder.preprocessing import Preprocessor, decoding, progress
+from repair_hf.encoder.preprocessing import Preprocessor, decoding, progress, versions
 from repair_hf.pairs.images import content_digest
 from repair_hf.runtime.arrays import on_disk
 from repair_hf.runtime.options import EmbeddingOptions, UserError
@@ -31,7 +31,7 @@ class Pixels(Protocol):
 
 
 class PixelStore:
-    """Every image of a dataset at the encoder's size, in one memory-mapped file of N x 3 x H x W bytes.
+    """Every image of a dataset at the encoder's size, in one memory-mapped file, N x 3 x H x W.
 
     The file's name contains a digest of the images' content and of the processor's settings, so other images or
     another size make another file. All processes of a run must create the store together; they share the work.
@@ -59,7 +59,8 @@ class PixelStore:
         cache_folder: str | Path | None = None,
     ) -> None:
         folder = Path(cache_folder or cached_assets_path("repair_hf", "pixels"))
-        self.path = folder / f"pixels-{digest([content_digest(images, column), preprocessor.image_digest])}.npy"
+        content = [content_digest(images, column), preprocessor.image_digest, *versions()]
+        self.path = folder / f"pixels-{digest(content)}.npy"
 
         def parts() -> Iterator[tuple[slice, np.ndarray]]:
             share = processes().share(len(images), IMAGES_AT_ONCE)
@@ -73,10 +74,8 @@ class PixelStore:
         self._pixels = on_disk(  # (N, 3, H, W)
             self.path,
             (len(images), *preprocessor.image_shape),
-            np.uint8,
+            preprocessor.pixel_type,
             parts,
-            what=f"The pixels of {len(images):,} images",
-            remedy="set HF_ASSETS_CACHE to another folder, or turn `cache_images` off",
         )
 
     def __len__(self) -> int:

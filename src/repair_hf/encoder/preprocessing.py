@@ -5,50 +5,37 @@ Pixels are uint8 at the encoder's size. Normalizing them gives exactly the value
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
-import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from copy import copy, deepcopy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import PIL.Image
 import torch
-import transformers
 from torch import Tensor
-from transformers import (
-    AutoConfig,
-    AutoImageProcessor,
-    AutoProcessor,
-    CLIPImageProcessorPil,
-    PreTrainedConfig,
-    ProcessorMixin,
-    SiglipImageProcessorPil,
-)
+from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, PreTrainedConfig, ProcessorMixin
 from transformers.image_transforms import get_resize_output_image_size, resize  # seen with transformers 5.23
 
-from repair_hf.encoder.models import check_tokenizer, explained, homes
+from repair_hf.encoder.models import PROCESSOR, explained, has_file, lineage
+from repair_hf.encoder.tokenizers import check_tokenizer, tokenizer_settings
 from repair_hf.pairs.images import UNDECODABLE, in_8_bits
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.progress import Progress
 from repair_hf.runtime.run_folder import digest
-
-logger = logging.getLogger(__name__)
 
 # Their text towers read the last position, and were trained on captions in lower case, padded at the end to the full
 # length, without a mask. The tokenizer of SigLIP 2 on the Hub keeps the case.
 PADDED_TO_FULL_LENGTH = ("siglip", "siglip2")
 RIGHT = "right"
 CAUSAL = ("clip",)  # text towers that read the end token and never attend to what follows it
-# What these classes do before they crop is known, and `_resized` does it faster. Seen with transformers 5.23.
-RESIZED_BY_PILLOW = (CLIPImageProcessorPil, SiglipImageProcessorPil)
+PROBES = ((80, 60), (50, 90), (500, 375))  # sizes of the images on which our pixels are compared with the processor's
 DECODED_AT_ONCE = 8  # by each thread: a photograph takes 40 MB before it is resized
-TOKENIZED_AT_ONCE = 4096
 THREADS = min(os.cpu_count() or 1, 8)
 
 
@@ -59,44 +46,46 @@ class Preprocessor:
         processor: The model's own processor.
         config: The model's configuration, for the length and the padding of captions.
 
+    Attributes:
+        max_length: Most tokens of a caption.
+        image_shape: (3, H, W) of each image.
+        pixel_type: uint8; float32 for a processor whose values are not a function of each byte alone.
+
     Raises:
-        UserError: If the image processor does not resize all images to one size.
+        UserError: If the image processor does not resize all images to one size, or the tokenizer is not the model's.
     """
+
+    pixel_type: np.dtype[Any]
+    _values: Tensor | None  # (3, 256), the value of each byte; None where there is no such
 
     def __init__(self, processor: ProcessorMixin, config: PreTrainedConfig) -> None:
         self.processor = processor
-        self.max_length = min(processor.tokenizer.model_max_length, config.text_config.max_position_embeddings)
         self.pads_fully = config.model_type in PADDED_TO_FULL_LENGTH
         self.is_causal = config.model_type in CAUSAL
-        self.image_shape = self._image_shape()  # (3, H, W)
-        self._values = self._value_of_each_byte()  # (3, 256)
+        positions = config.text_config.max_position_embeddings
+        # Long-CLIP reads 248 positions, and its tokenizer says 77. In other towers some positions are reserved.
+        self.max_length = positions if self.is_causal else min(processor.tokenizer.model_max_length, positions)
+        check_tokenizer(processor.tokenizer, config.text_config.vocab_size)
+        self._compare_pixels()
 
     @classmethod
     def from_pretrained(cls, id_or_folder: str | Path, revision: str | None = None) -> Preprocessor:
-        """Load the processor of a model from the Hub or from a folder.
+        """Load the processor of a model from the Hub or from a folder; of an adapter without one that of its base.
 
         Raises:
             UserError: If a part of it is missing or damaged, or the tokenizer is not the model's.
         """
-        (home, own), (base, revision) = homes(id_or_folder, revision)
+        homes = lineage(id_or_folder, revision)
+        base, base_revision = homes[-1]
+        home, own = next((one for one in homes if has_file(one[0], PROCESSOR, one[1])), homes[-1])
         with explained(home, "the processor of a dual encoder"):
-            processor = AutoProcessor.from_pretrained(home, revision=own)
+            processor = AutoProcessor.from_pretrained(home, revision=own, trust_remote_code=False)
             # Never torchvision's: results must not depend on whether it is installed.
-            processor.image_processor = AutoImageProcessor.from_pretrained(home, revision=own, backend="pil")
-            config = AutoConfig.from_pretrained(base, revision=revision)
-            check_tokenizer(home, processor.tokenizer, config.text_config.vocab_size)
+            processor.image_processor = AutoImageProcessor.from_pretrained(
+                home, revision=own, backend="pil", trust_remote_code=False
+            )
+            config = AutoConfig.from_pretrained(base, revision=base_revision, trust_remote_code=False)
             return cls(processor, config)
-
-    def enlarged(self, factor: float) -> Preprocessor:
-        """Return a preprocessor whose images are larger by a factor, with the same content."""
-        made = copy(self)
-        made.processor = deepcopy(self.processor)
-        settings = made.processor.image_processor
-        for name in ("size", "crop_size"):
-            if (sides := getattr(settings, name, None)) is not None:
-                setattr(settings, name, {side: round(factor * value) for side, value in dict(sides).items() if value})
-        made.image_shape = made._image_shape()
-        return made
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Save the processor; `AutoProcessor` and `from_pretrained` load it if the model's config lies beside it."""
@@ -104,12 +93,12 @@ class Preprocessor:
 
     @property
     def image_digest(self) -> str:
-        """A digest of everything that affects pixels."""
+        """A digest of all settings that affect pixels."""
         return digest(image_settings(self.processor.image_processor))
 
     @property
     def digest(self) -> str:
-        """A digest of everything that affects pixels and token ids."""
+        """A digest of all settings that affect pixels and token ids."""
         tokenizer = self.processor.tokenizer
         padding = [RIGHT, tokenizer.pad_token_id] if self.pads_fully else []  # padding is read
         return digest([self.image_digest, self.max_length, self.pads_fully, tokenizer_settings(tokenizer), *padding])
@@ -124,36 +113,41 @@ class Preprocessor:
         Grey images with more than 8 bits are converted by `in_8_bits`; the processor would turn them white.
 
         Shape:
-            Returns (n, 3, H, W) uint8.
+            Returns (n, 3, H, W) of `pixel_type`.
         """
-        resized = [self._resized(in_8_bits(image)) for image in images]
-        return torch.from_numpy(self._process(resized, do_rescale=False, do_normalize=False))
+        images = [in_8_bits(image) for image in images]
+        if self._values is None:
+            return torch.from_numpy(self._process(images))
+        if self._resizes_ahead:
+            images = [self._resized(image) for image in images]
+        return torch.from_numpy(self._process(images, do_rescale=False, do_normalize=False))
 
     def normalize(self, pixels: Tensor) -> Tensor:
         """Return the `pixel_values` of the model's own processor for the result of `images`, bit for bit.
 
         Shape:
-            pixels: (n, 3, H, W) uint8, on any device. Returns (n, 3, H, W) float32 on the same.
+            pixels: (n, 3, H, W), on any device. Returns (n, 3, H, W) float32 on the same.
         """
+        if self._values is None:
+            return pixels
         values = self._values.to(pixels.device, non_blocking=True)  # (3, 256)
-        found = torch.empty(pixels.shape, device=pixels.device)
+        normalized = torch.empty(pixels.shape, device=pixels.device)
         for channel, table in enumerate(values):  # one table per channel is twice as fast as one for all
-            some = pixels[:, channel]
-            found[:, channel] = table.index_select(0, some.int().flatten()).view(some.shape)
-        return found
+            values_of_channel = table.index_select(0, pixels[:, channel].int().flatten())
+            normalized[:, channel] = values_of_channel.view(pixels[:, channel].shape)
+        return normalized
 
     def token_ids(self, captions: Sequence[str]) -> list[list[int]]:
         """Tokenize captions, truncated to the model's maximal length. SigLIP's are padded to it, as in training."""
         how: dict[str, Any] = {"padding": "max_length" if self.pads_fully else False, "max_length": self.max_length}
         how |= {"padding_side": RIGHT} if self.pads_fully else {}
         texts = self.as_trained(captions)
-        found = self.processor.tokenizer(texts, truncation=True, return_attention_mask=False, **how)
-        return found["input_ids"]
+        return self.processor.tokenizer(texts, truncation=True, return_attention_mask=False, **how)["input_ids"]
 
     def batches(self, images: Any, size: int, share: slice) -> Iterator[Tensor]:
-        """Yield a share of images in order, `size` at a time, as (n, 3, H, W) uint8; decode in advance.
+        """Yield a share of images in order, `size` at a time, as (n, 3, H, W); decode in advance.
 
-        `images` is a list of images, a column of a dataset, a `PixelStore`, or a uint8 tensor.
+        `images` is a list of images, a column of a dataset, a `PixelStore`, or a tensor of `pixel_type`.
         """
 
         def resized(part: tuple[int, int]) -> Tensor:
@@ -165,13 +159,40 @@ class Preprocessor:
 
         yield from ahead(load, cuts_of(share.start, share.stop, size))
 
+    def _compare_pixels(self) -> None:
+        """Choose the fastest way to pixels whose values are those of the processor's own call, on a few images."""
+        noise = np.random.default_rng(0).integers(0, 256, (500, 500, 3), dtype=np.uint8)
+        probes = [PIL.Image.fromarray(noise[:height, :width]) for width, height in PROBES]
+        own = [self._process([probe]) for probe in probes]
+        shapes = {pixels.shape[1:] for pixels in own}
+        if len(shapes) > 1 or len(own[0].shape) != 4:
+            name = type(self.processor.image_processor).__name__
+            raise UserError(
+                f"{name} gives images of the shapes {sorted(shapes)}; one shape (3, H, W) for all images is needed. "
+                "Give a model of fixed resolution: for SigLIP 2 NaFlex, such as google/siglip2-base-patch16-224."
+            )
+        (self.image_shape,) = shapes
+        self._values = self._value_of_each_byte()
+        self.pixel_type = np.dtype(np.uint8)
+        for self._resizes_ahead in (True, False):
+            pixels = self.images(probes)
+            if pixels.dtype == torch.uint8 and np.array_equal(self.normalize(pixels).numpy(), np.concatenate(own)):
+                return
+        self._values = None
+        self.pixel_type = np.dtype(np.float32)
+
+    def _value_of_each_byte(self) -> Tensor:
+        """Return the processor's value for each of the 256 values in each channel, (3, 256)."""
+        ramp = PIL.Image.fromarray(np.arange(256, dtype=np.uint8)[None, :, None].repeat(3, 2))
+        values = self._process([ramp], do_resize=False, do_center_crop=False, do_pad=False)  # (1, 3, 1, 256)
+        return torch.from_numpy(values.astype(np.float32)[0, :, 0])
+
     def _resized(self, image: PIL.Image.Image) -> PIL.Image.Image:
         """Resize as the processor would, which copies the whole image to an array and back; it then finds it done."""
         processor = self.processor.image_processor
         size = dict(processor.size or {})
         sides = [size[name] for name in ("height", "width", "shortest_edge") if name in size]
-        is_known = type(processor) in RESIZED_BY_PILLOW and processor.do_resize and len(sides) == len(size)
-        if not (is_known and image.mode == "RGB"):
+        if not (processor.do_resize and len(sides) == len(size) and image.mode == "RGB"):
             return image
         how: Any = {"input_data_format": "channels_last"}
         shape = np.broadcast_to(np.uint8(0), (image.height, image.width, 3))  # all that the function reads
@@ -182,37 +203,16 @@ class Preprocessor:
         pixels = self.processor.image_processor(list(images), do_convert_rgb=True, **kwargs)["pixel_values"]
         return np.stack(pixels)
 
-    def _image_shape(self) -> tuple[int, ...]:
-        shapes = {self._process([PIL.Image.new("RGB", size)]).shape[1:] for size in ((80, 60), (50, 90))}
-        if len(shapes) > 1 or len(next(iter(shapes))) != 3:
-            name = type(self.processor.image_processor).__name__
-            raise UserError(
-                f"{name} gives images of the shapes {sorted(shapes)}; one shape (3, H, W) for all images is needed. "
-                "Give a model of fixed resolution: for SigLIP 2 NaFlex, such as google/siglip2-base-patch16-224."
-            )
-        return shapes.pop()
 
-    def _value_of_each_byte(self) -> Tensor:
-        """Return the processor's value for each of the 256 values in each channel, (3, 256)."""
-        ramp = PIL.Image.fromarray(np.arange(256, dtype=np.uint8)[None, :, None].repeat(3, 2))
-        values = self._process([ramp], do_resize=False, do_center_crop=False, do_pad=False)  # (1, 3, 1, 256)
-        return torch.from_numpy(values.astype(np.float32)[0, :, 0])
+def versions(*libraries: str) -> list[str]:
+    """Return the versions of libraries that pixels and vectors depend on, for the names of files that hold these."""
+    return [importlib.metadata.version(library) for library in ("transformers", "pillow", *libraries)]
 
 
 def image_settings(image_processor: Any) -> list[Any]:
-    """Return everything that affects the pixels that an image processor makes."""
-    settings = json.loads(image_processor.to_json_string())
-    kind = type(image_processor).__name__  # the settings do not contain the backend
-    return [transformers.__version__, PIL.__version__, kind, settings]
-
-
-def tokenizer_settings(tokenizer: Any) -> Any:
-    """Return everything that affects the token ids of a tokenizer without padding and truncation."""
-    if not tokenizer.is_fast:
-        return [type(tokenizer).__name__, tokenizer.get_vocab()]
-    state = json.loads(tokenizer.backend_tokenizer.to_str())
-    of_the_last_call = ("padding", "truncation")
-    return {part: state[part] for part in state if part not in of_the_last_call}
+    """Return all settings that affect the pixels that an image processor makes."""
+    # the settings do not contain the backend
+    return [type(image_processor).__name__, json.loads(image_processor.to_json_string())]
 
 
 def read_images(images: Any, start: int, stop: int) -> Any:
@@ -237,21 +237,6 @@ def decoding(what: str) -> Iterator[None]:
             f"{what} cannot be decoded ({error}). Its file changed since it was loaded, or the record that holds it "
             "is damaged; load the pairs again, or make the records again."
         ) from error
-
-
-def report_captions(tokenizer: Any, max_length: int, captions: Sequence[str]) -> int:
-    """Count the captions that are truncated, and log a warning if there are any."""
-    room = max_length - tokenizer.num_special_tokens_to_add()
-    # a token takes a character, and a space may be added in front, so shorter captions need no tokens to fit
-    doubtful = [caption for caption in captions[:] if len(caption) >= room or not caption.isascii()]
-    n_cut = 0
-    for start in range(0, len(doubtful), TOKENIZED_AT_ONCE):
-        some = doubtful[start : start + TOKENIZED_AT_ONCE]
-        n_cut += sum(len(ids) > room for ids in tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"])
-    if n_cut:
-        cut = f"{n_cut:,} of {len(captions):,} captions were truncated"
-        logger.warning("%s to %d tokens, the most that the model reads.", cut, max_length)
-    return n_cut
 
 
 def progress(share: slice, title: str | None, unit: str) -> Progress:

@@ -6,10 +6,9 @@ with these vectors.
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
+import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any
@@ -17,8 +16,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from repair_hf.encoder.embedder import Embedder, settled
-from repair_hf.encoder.padding import check_padding, settle_end
+from repair_hf.encoder.embedder import Embedder, model_digest
+from repair_hf.encoder.models import WITH_CODE
 from repair_hf.encoder.preprocessing import (
     DECODED_AT_ONCE,
     PADDED_TO_FULL_LENGTH,
@@ -27,19 +26,15 @@ from repair_hf.encoder.preprocessing import (
     cuts_of,
     image_settings,
     read_images,
-    report_captions,
-    tokenizer_settings,
 )
+from repair_hf.encoder.tokenizers import report_captions, settle_end, tokenizer_settings
 from repair_hf.pairs.images import in_8_bits
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.run_folder import digest
+
+logger = logging.getLogger(__name__)
 
 IMAGES_AT_ONCE = 32  # opened at full size: a vision LLM cuts them into pieces itself
 INSTALL = "pip install 'repair-hf[sentence-transformers]'"
-WITH_CODE = (
-    "Its repository holds code, which this program does not run. Load it in Python and give the model to `mine`, or "
-    "give its embeddings to `mine_false_positives`"
-)
 
 
 class SentenceEncoder(Embedder):
@@ -56,8 +51,10 @@ class SentenceEncoder(Embedder):
         precision: Precision of the matrix products (autocast), see `DualEncoder`.
 
     Raises:
-        UserError: If the model does not read both images and texts, or padding changes its vectors.
+        UserError: If the model does not read both images and texts.
     """
+
+    libraries = ("sentence-transformers",)
 
     def __init__(
         self,
@@ -72,19 +69,25 @@ class SentenceEncoder(Embedder):
     ) -> None:
         super().__init__(device, batch_size, precision)
         self.model = model.to(self.device)
-        own = getattr(model.transformers_model, "name_or_path", None)
-        self._origin = str(origin or own or "")
+        self._origin = str(origin or getattr(model.transformers_model, "name_or_path", None) or "")
         if not (model.supports("text") and model.supports("image")):
             reads = ", ".join(map(str, model.modalities))
             raise UserError(f"`{self._origin}` reads {reads}; give a model that reads image and text.")
         self.query_prompt = model.prompts.get("query") if query_prompt is None else query_prompt
         self.document_prompt = model.prompts.get("document") if document_prompt is None else document_prompt
-        self._padding = _full_padding(model)
-        self._lowers = any(map(_is_siglip, model.modules()))
+        if model.similarity_fn_name != "cosine":
+            logger.warning(
+                "`%s` compares by %s. Here its vectors are normalized and compared by cosine.",
+                self._origin,
+                model.similarity_fn_name,
+            )
+        self._lowers = False
+        for module in model.modules():
+            if _is_siglip(module):
+                self._lowers = True
+                _pad_fully(module)
         if isinstance(model.tokenizer, PreTrainedTokenizerBase):
             settle_end(model, model.tokenizer, self._origin)
-        weights = next(model.parameters(), torch.empty(0))
-        check_padding(self._together, self._origin, is_exact=precision == "fp32" and weights.dtype == torch.float32)
 
     @classmethod
     def from_pretrained(
@@ -107,19 +110,20 @@ class SentenceEncoder(Embedder):
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
             raise UserError(f"`{id_or_folder}` is a sentence-transformers model; run `{INSTALL}`.") from error
-        how: dict[str, Any] = {"dtype": torch.float32 if precision == "fp32" else "auto"}
+        model_options: dict[str, Any] = {"dtype": torch.float32 if precision == "fp32" else "auto"}
         if attn_implementation is not None:
-            how["attn_implementation"] = attn_implementation
+            model_options["attn_implementation"] = attn_implementation
         try:
-            model = SentenceTransformer(id_or_folder, device="cpu", revision=revision, model_kwargs=how)
+            model = SentenceTransformer(
+                id_or_folder, device="cpu", revision=revision, trust_remote_code=False, model_kwargs=model_options
+            )
         except MemoryError:
             raise
         except Exception as error:  # broken settings raise errors of any kind
-            said = " ".join(str(error).split())[:200].rstrip(". ") or type(error).__name__
-            remedy = WITH_CODE if "trust_remote_code" in str(error) else "Save it again with `save_pretrained`"
-            raise UserError(
-                f"`{id_or_folder}` cannot be loaded by sentence-transformers: {said}. {remedy}."
-            ) from error
+            message = " ".join(str(error).split())[:200].rstrip(". ") or type(error).__name__
+            if "trust_remote_code" in str(error):
+                message = WITH_CODE
+            raise UserError(f"`{id_or_folder}` cannot be loaded by sentence-transformers: {message}.") from error
         return cls(model, origin=id_or_folder, precision=precision, **options)
 
     @property
@@ -130,20 +134,21 @@ class SentenceEncoder(Embedder):
     @cached_property
     def digest(self) -> str:
         """A digest of weights, modules, processors and prompts; the same in any precision of the weights."""
-        version, model = importlib.metadata.version("sentence-transformers"), self.model
-        decides = [version, repr(model), model.truncate_dim, model.prompts.get(model.default_prompt_name)]
-        decides += [self.query_prompt, self.document_prompt, self._padding]
+        model = self.model
+        settings = [repr(model), model.truncate_dim, model.prompts.get(model.default_prompt_name)]
+        settings += [self.query_prompt, self.document_prompt]
+        configs = []
         for module in model.modules():
             if isinstance(module, PreTrainedModel):
-                decides.append(settled(module.config.to_dict()))
-            if (processor := getattr(module, "processor", None)) is not None:
-                decides.append(_processor_settings(processor))
-        found = hashlib.sha256(digest(decides).encode())
-        for name, tensor in model.state_dict().items():
-            tensor = tensor.detach().float() if tensor.is_floating_point() else tensor.detach()
-            found.update(f"{name}|{tuple(tensor.shape)};".encode())
-            found.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-        return found.hexdigest()[:16]
+                configs.append(module.config.to_dict())
+            processor = getattr(module, "processor", None)
+            if processor is not None:
+                settings += [getattr(module, "processing_kwargs", None), *_processor_settings(processor)]
+        weights = {
+            name: tensor.float() if tensor.is_floating_point() else tensor
+            for name, tensor in model.state_dict().items()
+        }
+        return model_digest(settings, configs, weights)
 
     def report_captions(self, captions: Sequence[str]) -> int:
         """Count the captions that are truncated, and log a warning if there are any; 0 if the model does not say."""
@@ -156,40 +161,31 @@ class SentenceEncoder(Embedder):
         def load(cut: tuple[int, int]) -> list[Any]:
             return [in_8_bits(image).convert("RGB") for image in read_images(images, *cut)]
 
-        batches = cuts_of(share.start, share.stop, self.batch_size)
-        cuts = [cut for batch in batches for cut in cuts_of(*batch, IMAGES_AT_ONCE)]
-        pictures = chain.from_iterable(
-            ahead(load, [piece for cut in cuts for piece in cuts_of(*cut, DECODED_AT_ONCE)])
-        )
-        for start, stop in cuts:
-            some = list(islice(pictures, stop - start))
-            yield self._encode(self.model.encode_document, some, self.document_prompt, self.batch_size)
+        batches = cuts_of(share.start, share.stop, min(self.batch_size, IMAGES_AT_ONCE))
+        pieces = [piece for batch in batches for piece in cuts_of(*batch, DECODED_AT_ONCE)]
+        pictures = chain.from_iterable(ahead(load, pieces))
+        for start, stop in batches:
+            yield self._encode(self.model.encode_document, list(islice(pictures, stop - start)), self.document_prompt)
 
-    def _text_vectors(self, texts: list[str], done: Callable[[int], Any]) -> torch.Tensor:
-        vectors = self._together(texts, self.batch_size)
-        done(len(texts))
-        return vectors
-
-    def _together(self, texts: list[str], batch_size: int = 2) -> torch.Tensor:
+    def _text_vectors(self, texts: list[str]) -> torch.Tensor:
         # as a dict, or the library would open a caption that is the address or path of an image
-        some = [{"text": text} for text in self._as_trained(texts)]
+        items = [{"text": text} for text in self._as_trained(texts)]
         prompt = self.query_prompt and self._as_trained([self.query_prompt])[0]
-        return self._encode(self.model.encode_query, some, prompt, batch_size, **self._padding)
+        return self._encode(self.model.encode_query, items, prompt)
 
     def _as_trained(self, texts: Sequence[str]) -> list[str]:
         return [text.lower() for text in texts] if self._lowers else list(texts)
 
-    def _encode(self, encode: Any, items: list[Any], prompt: str | None, batch_size: int, **how: Any) -> torch.Tensor:
+    def _encode(self, encode: Any, items: list[Any], prompt: str | None) -> torch.Tensor:
         with self._autocast():
-            found = encode(
+            vectors = encode(
                 items,
                 prompt=prompt,
-                batch_size=batch_size,
+                batch_size=self.batch_size,
                 show_progress_bar=False,
                 convert_to_tensor=True,
-                **how,
             )
-        return found.float().cpu()
+        return vectors.float().cpu()
 
 
 def is_sentence_transformer(model: Any) -> bool:
@@ -200,33 +196,29 @@ def is_sentence_transformer(model: Any) -> bool:
 
 def _is_siglip(module: Any) -> bool:
     kind = getattr(getattr(module, "config", None), "model_type", None)
-    return hasattr(module, "processor") and kind in PADDED_TO_FULL_LENGTH
+    return hasattr(module, "processing_kwargs") and kind in PADDED_TO_FULL_LENGTH
 
 
-def _full_padding(model: Any) -> dict[str, Any]:
-    """Return the options by which captions get the padding that SigLIP was trained with, if that is what it is.
+def _pad_fully(module: Any) -> None:
+    """Give captions the padding that SigLIP was trained with, in place.
 
     sentence-transformers pads to the longest caption of a batch. SigLIP reads the last position, so a caption's vector
-    would depend on its neighbours.
+    would depend on its neighbors.
     """
-    for module in model.modules():
-        config: Any = getattr(module, "config", None)
-        if not _is_siglip(module):
-            continue
-        if "padding" in getattr(module, "processing_kwargs", {}).get("text", {}):
-            return {}
-        longest = min(module.tokenizer.model_max_length, config.text_config.max_position_embeddings)
-        text = {"padding": "max_length", "max_length": longest, "return_attention_mask": False}
-        text |= {"padding_side": RIGHT} if module.tokenizer.padding_side != RIGHT else {}
-        return {"processing_kwargs": {"text": text}}
-    return {}
+    text = module.processing_kwargs.get("text", {})
+    if "padding" not in text:
+        longest = min(module.tokenizer.model_max_length, module.config.text_config.max_position_embeddings)
+        padding = {"padding": "max_length", "max_length": longest, "return_attention_mask": False}
+        if module.tokenizer.padding_side != RIGHT:
+            padding["padding_side"] = RIGHT
+        module.processing_kwargs = module.processing_kwargs | {"text": padding | text}
 
 
 def _processor_settings(processor: Any) -> list[Any]:
     images, tokenizer = getattr(processor, "image_processor", None), getattr(processor, "tokenizer", processor)
-    found = [type(processor).__name__, getattr(processor, "chat_template", None)]
+    settings = [type(processor).__name__, getattr(processor, "chat_template", None)]
     if images is not None:
-        found.append(image_settings(images))
+        settings.append(image_settings(images))
     if isinstance(tokenizer, PreTrainedTokenizerBase):
-        found += [tokenizer_settings(tokenizer), tokenizer.padding_side, tokenizer.model_max_length]
-    return found
+        settings += [tokenizer_settings(tokenizer), tokenizer.padding_side, tokenizer.model_max_length]
+    return settings

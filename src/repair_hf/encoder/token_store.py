@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repair_hf.encoder.preprocessing import TOKENIZED_AT_ONCE, Preprocessor
+from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.encoder.tokenizers import TOKENIZED_AT_ONCE
 from repair_hf.pairs.truth import expanded
 
 

@@ -41,7 +41,6 @@ from repair_hf.evaluation.pictures import (
     find_photographs,
     load_test_split,
 )
-from repair_hf.evaluation.words import load_parser, load_tokenizer
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.files import REPAIR, read_json, read_lines
 from repair_hf.runtime.options import PairsOptions, UserError
@@ -119,18 +118,12 @@ def load_benchmarks(options: CompositionalOptions, pairs: Pairs, pairs_options: 
     folders, subset, sets = list(map(Path, options.compositional_images)), options.compositional_subset, []
     for name, source in options.sources().items():
         if name == "order":
-            sets.append(_order(source, options, pairs, pairs_options))
+            is_test = pairs_options.benchmark is not None and pairs_options.split == "test"
+            benchmark = f"{ORDER[str(pairs_options.benchmark)]}_order" if is_test else "order"
+            sets.append(load_order(source, pairs, benchmark))
         else:
             sets.append(load_benchmark(name, source, folders, subset=subset))
     return sets
-
-
-def _order(parser: str, options: CompositionalOptions, pairs: Pairs, pairs_options: PairsOptions) -> Cases:
-    benchmark = "order"
-    if pairs_options.benchmark is not None and pairs_options.split == "test":
-        benchmark = f"{ORDER[pairs_options.benchmark]}_order"
-    tokenize = load_tokenizer()
-    return load_order(pairs, load_parser(parser), tokenize, benchmark=benchmark, seeds=options.order_seeds)
 
 
 def load_benchmark(name: str, source: str, image_folders: Sequence[Path], *, subset: bool = False) -> Cases:

@@ -27,6 +27,7 @@ from repair_hf.evaluation.cases import Case, Cases, Metric
 from repair_hf.evaluation.pictures import EncodedImages, Photographs, columns_of, load_test_split
 from repair_hf.records.columns import KINDS
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.stage import refuse_unfinished
 
 NAME = "contrast"
 SCORES = ("contrast_caption", "contrast_picture")  # guessing gives half
@@ -48,6 +49,7 @@ def load_contrast(source: str) -> Cases:
         >>> len(cases), cases.metrics[0].name
         (2000, 'caption')
     """
+    refuse_unfinished(source)
     dataset = load_test_split(source)
     images, captions = TWO if TWO[0][0] in dataset.column_names else ONE
     rows = columns_of(dataset, source, images, (*captions, *EXPORTED))

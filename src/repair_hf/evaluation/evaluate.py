@@ -46,6 +46,7 @@ from repair_hf.runtime.stage import Stage
 
 COMPARED = ("differences", "queries", "cases")
 RECALL = ("i2t_R@1", "t2i_R@1")  # what is measured on further pairs
+WRITES = ("metrics.json", "differences.json", RANKS, f"also-*-{RANKS}", CASES, "queries.parquet", "blends.svg")
 NEEDS = ("intervals", "n_images", "n_texts")  # keys of a model's metrics
 
 
@@ -165,7 +166,7 @@ class Evaluation:
             "also_fingerprints": [pairs.fingerprint for pairs in self.also.values()],
         }
         options = (self.options, self.pairs.source, self.compositional)
-        return Stage("evaluate", folder, options, {**data, **inputs}, needs=needs)
+        return Stage("evaluate", folder, options, {**data, **inputs}, needs=needs, writes=WRITES)
 
     def _opened(self, name: str) -> tuple[Embedder, Stage]:
         """Load a model; return it with the stage of its own folder."""
@@ -183,6 +184,8 @@ class Evaluation:
         for name in self.names:
             encoder, stage = self._opened(name)
             self.metrics[name] = stage.run(partial(self._measure, name, encoder, stage.config["model"]))
+        if folder is not None:
+            self.stage.begin()
         if not processes().is_main:
             self.metrics = {}
             return {}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from repair_hf.evaluation.words import MODEL
-from repair_hf.runtime.options import SEEDS, EmbeddingOptions, UserError, need, opt
+from repair_hf.runtime.options import Bounded, EmbeddingOptions, UserError, need, opt
 
 DEFAULTS = {  # source without a path; None: a path is needed
-    "order": MODEL,
+    "order": None,
     "sugarcrepe": None,
     "winoground": "facebook/winoground",
     "vg_relation": "gowitheflow/ARO-Visual-Relation",
@@ -52,30 +51,24 @@ class EvaluateOptions(EmbeddingOptions):
 
 
 @dataclass
-class CompositionalOptions:
+class CompositionalOptions(Bounded):
     """Benchmarks in which a caption must beat others that are almost right."""
 
     _argument_group_name = "compositional"
 
     compositional: list[str] = opt(
         [],
-        "Benchmarks: sugarcrepe=FOLDER, winoground, vg_relation, vg_attribution, order "
-        "(or order=PARSER). See docs/evaluation.md.",
+        "Benchmarks: sugarcrepe=FOLDER, winoground, vg_relation, vg_attribution, order=FILE. See docs/evaluation.md.",
         main=True,
     )
     compositional_images: list[str] = opt([], "Folders of the benchmarks' photographs, such as COCO's val2017.")
     compositional_subset: bool = opt(
         False, "Evaluate only cases whose photographs are found, under the name NAME_subset."
     )
-    order_seeds: list[int] = opt([1], "Seeds of the shuffled captions of `order`; ARO's authors average over five.")
 
     def __post_init__(self) -> None:
-        named, seeds = self.sources(), self.order_seeds
-        if not seeds or len(set(seeds)) < len(seeds) or not 0 <= min(seeds) <= max(seeds) < SEEDS:
-            raise UserError(f"`order_seeds` takes one or more different numbers from 0 to {SEEDS - 1}, got {seeds}.")
-        if "order" not in named and seeds != [1]:
-            raise UserError(f"`order_seeds` {seeds} is for `compositional` order; give it, or leave them out.")
-        if named.keys() <= {"order"} and (self.compositional_images or self.compositional_subset):
+        super().__post_init__()
+        if self.sources().keys() <= {"order"} and (self.compositional_images or self.compositional_subset):
             raise UserError(
                 "`compositional_images` and `compositional_subset` are for benchmarks of photographs, such as "
                 "sugarcrepe=FOLDER; add one to `compositional`, or leave them out."
@@ -93,7 +86,8 @@ class CompositionalOptions:
             if name not in DEFAULTS:
                 raise UserError(f"`compositional` takes {', '.join(DEFAULTS)}, got {name!r}.")
             if (source := path or DEFAULTS[name]) is None:
-                raise UserError(f"`compositional` {name} needs the folder of its files: {name}=FOLDER.")
+                kind = "file of benchmarks/aro_order.py: order=FILE" if name == "order" else f"folder: {name}=FOLDER"
+                raise UserError(f"`compositional` {name} needs a {kind}.")
             if name in found:
                 raise UserError(f"`compositional` names {name} twice; evaluate each by itself.")
             found[name] = source

@@ -9,21 +9,21 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from repair_hf.runtime.files import read_json, read_table, read_yaml
+from repair_hf.encoder.blend import training_of
+from repair_hf.runtime.files import read_json, read_table
 from repair_hf.runtime.items import FILE
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.stage import command_of
 
 
 def find_trainings(model: Any) -> dict[Path, dict[str, Any]]:
     """Find the folder and the options of a model's training, then of that of the model it started from, and so on."""
-    found: dict[Path, dict[str, Any]] = {}
-    while isinstance(model, str | Path) and (folder := _training_folder(Path(model))) is not None:
-        if folder in found:
-            break
-        found[folder] = read_yaml(folder / "config.yaml")
-        model = found[folder].get("model")
-    return found
+    trainings: dict[Path, dict[str, Any]] = {}
+    while True:
+        folder, options, _ = training_of(model)
+        if folder is None or folder in trainings:
+            return trainings
+        trainings[folder] = options
+        model = options.get("model")
 
 
 def uses_records(options: Mapping[str, Any]) -> bool:
@@ -64,8 +64,8 @@ def _starts(model: Any) -> list[_Start]:
     found: list[_Start] = []
     steps: tuple[int | None, ...] = ()
     has_records = False
-    for folder, options in find_trainings(model).items():
-        steps += (_checkpoint(model) or steps_of(folder),)
+    for options in find_trainings(model).values():
+        steps += (training_of(model)[2].get("steps"),)
         has_records |= uses_records(options)
         found.append(_Start(options.get("model_digest") or options.get("model"), steps, has_records))
         model = options.get("model")
@@ -81,12 +81,6 @@ def steps_of(training: Path) -> int | None:
     """Return how many steps a finished training took."""
     path = training / "summary.json"
     return read_json(path).get("steps") if path.is_file() else None
-
-
-def _checkpoint(model: Any) -> int | None:
-    """Return the step of a checkpoint; None for any other model."""
-    kind, _, step = Path(str(model)).name.rpartition("-")
-    return int(step) if kind == "checkpoint" and step.isdecimal() else None
 
 
 def check_unseen(images: Collection[str], place: str, models: Mapping[str, Any]) -> dict[str, bool]:
@@ -106,7 +100,7 @@ def check_unseen(images: Collection[str], place: str, models: Mapping[str, Any])
     certain = {}
     for name, model in models.items():
         sources: list[Path] = []  # the folders that name what it read: its own, and those of its records
-        for folder, options in find_trainings(_before_blending(model)).items():
+        for folder, options in find_trainings(model).items():
             own = options.get("records") or []
             sources += [folder, *map(Path, [own] if isinstance(own, str) else own)]
         verdicts = [_have_common_images(source, Path(place), images) for source in sources]
@@ -117,17 +111,6 @@ def check_unseen(images: Collection[str], place: str, models: Mapping[str, Any])
             )
         certain[name] = bool(sources) and None not in verdicts
     return certain
-
-
-def _before_blending(model: Any) -> Any:
-    """Return the tuned model that `export blend` moved towards its base; any other model as it is."""
-    folder = Path(str(model))
-    return read_yaml(folder / "config.yaml")["model"] if command_of(folder) == "export blend" else model
-
-
-def _training_folder(model: Path) -> Path | None:
-    folder = model.parent if model.name.startswith("checkpoint-") else model
-    return folder if (folder / "config.yaml").is_file() and command_of(folder) == "train" else None
 
 
 def _have_common_images(source: Path, contrast: Path, images: Collection[str]) -> bool | None:

@@ -12,25 +12,16 @@ from typing import Literal
 import pyarrow.compute as pc
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.encoder.models import ADAPTER, base_of, has_file
-from repair_hf.encoder.open_clip import CONFIG_FILE, WEIGHTS_FILE, write_open_clip
-from repair_hf.encoder.shipped import RETRIEVERS
+from repair_hf.encoder.models import ADAPTER, MODEL_FILES, base_of, has_file
 from repair_hf.hub.record_card import dataset_card
-from repair_hf.hub.rendering import STAGE_FILES, StageFolder
-from repair_hf.pairs.cells import file_within
+from repair_hf.hub.rendering import STAGE_FILES, StageFolder, own_file
 from repair_hf.records.dataset import load_dropped, load_records, save_records
 from repair_hf.runtime.files import intact
 from repair_hf.runtime.options import UserError
 
 logger = logging.getLogger(__name__)
 
-# What `AutoModel` and `AutoProcessor` read. Never `training_args.bin`: it is a pickle that may hold a Hub token.
-MODEL_FILES = """
-    config.json adapter_config.json generation_config.json *.safetensors *.safetensors.index.json *processor*.json
-    tokenizer*.json vocab.json vocab.txt merges.txt special_tokens_map.json added_tokens.json *.model
-    chat_template.jinja
-""".split()
-WEIGHT_FILES = ("adapter_*", "model*.safetensors", "model*.safetensors.index.json", "open_clip_*", *STAGE_FILES)
+WEIGHT_FILES = ("adapter_*", "model*.safetensors", "model*.safetensors.index.json", *STAGE_FILES)
 RECORD_FILES = ("records/*.parquet", "dropped/*.parquet", "samples/*.png", *STAGE_FILES)
 
 
@@ -62,11 +53,13 @@ def pack_records(
     scratch: str | Path,
     embed_source_images: bool = True,
     license: str | None = None,
+    judgements: Sequence[str | Path] = (),
 ) -> Parcel:
     """Collect a folder of records. New files are written to the folder `scratch`, which must outlive the parcel."""
     folder = Path(folder)
     if not (folder / "README.md").is_file() or not any(folder.glob("records/*.parquet")):
         raise UserError(f"{folder} holds no records to push; give a folder that `repair-hf synthesize` has finished.")
+    _parquet_of(folder)
     records, dropped, data = load_records(folder), load_dropped(folder), folder
     if not embed_source_images:
         data = Path(scratch) / "records"
@@ -77,16 +70,14 @@ def pack_records(
         if pc.struct_field(cells, "bytes").null_count > cells.null_count:
             raise UserError(f"{folder} gives images of `{name}` as paths; save the records with their bytes.")
     with intact(folder, "Make the records again, or delete its summary.json"):
-        card, pictures = dataset_card(folder, data, repo, records, dropped, license=license)
+        card, pictures = dataset_card(folder, data, repo, records, dropped, license=license, judgements=judgements)
         files: dict[str, Path | bytes] = {"README.md": card.encode(), **StageFolder.of(folder).files()}
-    for path in (path for pattern in RECORD_FILES[:2] for path in sorted(data.glob(pattern))):
-        name = path.relative_to(data).as_posix()
-        try:
-            files[name] = file_within(name, [data])
-        except OSError as error:  # a link that a stranger put there
-            raise UserError(f"{path} cannot be pushed: {error}.") from error
-    files |= pictures
-    return Parcel("dataset", files, RECORD_FILES)
+    return Parcel("dataset", files | _parquet_of(data) | pictures, RECORD_FILES)
+
+
+def _parquet_of(folder: Path) -> dict[str, Path]:
+    names = [path.relative_to(folder).as_posix() for pattern in RECORD_FILES[:2] for path in folder.glob(pattern)]
+    return {name: own_file(folder, name) for name in sorted(names)}
 
 
 def pack_model(
@@ -94,11 +85,10 @@ def pack_model(
     repo: str,
     *,
     scratch: str | Path,
-    open_clip: bool = False,
     results: str | Path | None = None,
     license: str | None = None,
 ) -> Parcel:
-    """Collect a trained encoder with its processor, also in open_clip's format if `open_clip`; see `pack_records`."""
+    """Collect a trained encoder with its processor; see `pack_records`."""
     from repair_hf.hub.model_card import model_card  # imports the Trainer, which takes seconds
 
     folder = Path(folder)
@@ -106,7 +96,7 @@ def pack_model(
     if not {"config.json", ADAPTER} & files.keys() or not any(name.endswith(".safetensors") for name in files):
         raise UserError(f"{folder} holds no model to push; give a folder that `repair-hf train` has finished.")
     encoder = DualEncoder.from_pretrained(folder, device="cpu")  # an error if it is damaged
-    if is_adapter and (Path(base := base_of(folder)[0]).exists() or base in RETRIEVERS):
+    if is_adapter and Path(base := base_of(folder)[0]).exists():
         logger.warning("The adapter's base, %s, is not on the Hub; base and adapter are pushed as one model.", base)
         is_adapter, merged = False, Path(scratch) / "merged"
         encoder.model.save_pretrained(merged)
@@ -114,18 +104,14 @@ def pack_model(
         files = _model_files(merged)
     kind = {"model_type": encoder.model.config.model_type, "is_adapter": is_adapter}
     with intact(folder, "Train again, or delete its summary.json and trainer_state.json"):
-        card = model_card(folder, repo, results=results, license=license, has_open_clip=open_clip, **kind)
+        card = model_card(folder, repo, results=results, license=license, **kind)
         files |= {"README.md": card.encode(), **StageFolder.of(folder).files()}
-    if open_clip:  # the tokenizer's files are those of the folder
-        made = Path(scratch) / "open_clip"
-        write_open_clip(encoder, made, name=repo)
-        files |= {name: made / name for name in (CONFIG_FILE, WEIGHTS_FILE)}
     return Parcel("model", files, WEIGHT_FILES)
 
 
 def _model_files(folder: Path) -> dict[str, Path | bytes]:
     return {
-        path.name: path
+        path.name: own_file(folder, path.name)
         for path in sorted(folder.glob("*"))
         if path.is_file() and any(fnmatch(path.name, pattern) for pattern in MODEL_FILES)
     }

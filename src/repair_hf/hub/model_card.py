@@ -28,7 +28,6 @@ def model_card(
     *,
     results: str | Path | None = None,
     license: str | None = None,
-    has_open_clip: bool = False,
     model_type: str | None = None,
     is_adapter: bool = False,
 ) -> str:
@@ -58,7 +57,6 @@ def model_card(
         "is_adapter": is_adapter,
         "model_type": model_type,
         "pads_fully": model_type in PADDED_TO_FULL_LENGTH,
-        "has_open_clip": has_open_clip,
         "results": results_table(measured) if measured else "",
         "comparisons": comparisons(measured) if measured else [],
         "measured_on": measured.run.pairs() if measured else "",
@@ -112,13 +110,13 @@ def load_results(stage: StageFolder, folder: str | Path | None) -> Results | Non
     run = StageFolder.of(folder)
     if run.versions.get("command") != "evaluate" or not run.summary:
         raise UserError(f"--results: {folder} holds no finished evaluation; give a folder of `repair-hf evaluate`.")
-    several = run.summary.get("models")
-    metrics = {name: StageFolder.of(run.folder / name).summary for name in several} if several else {"": run.summary}
-    digests = {each["model_digest"]: name for name, each in metrics.items()}
-    own = digests.get(DualEncoder.from_pretrained(stage.folder, device="cpu").digest)
+    names = run.summary.get("models")
+    metrics = {name: StageFolder.of(run.folder / name).summary for name in names} if names else {"": run.summary}
+    by_digest = {values["model_digest"]: name for name, values in metrics.items()}
+    own = by_digest.get(DualEncoder.from_pretrained(stage.folder, device="cpu").digest)
     if own is None:
         raise UserError(f"--results: {folder} has no model with the weights in {stage.folder}. Evaluate it there.")
-    return Results(run, metrics, own, digests.get(stage.options.get("model_digest")))
+    return Results(run, metrics, own, by_digest.get(stage.options.get("model_digest")))
 
 
 def results_table(results: Results) -> str:
@@ -128,19 +126,21 @@ def results_table(results: Results) -> str:
 
 def comparisons(results: Results) -> list[str]:
     """Describe how this model's R@1 differs from that of the models before it, and how those were trained."""
-    found = results.run.summary
-    compared = [
-        {"model": name, "reference": found["reference"], "differences": gains}
-        for name, gains in found.get("differences", {}).items()
-    ]
-    compared += [*found.get("previous", ()), *(one for one in found.get("repair", ()) if one["reference"] is not None)]
-    gains = {one["reference"]: one["differences"] for one in compared if one["model"] == results.own}
+    summary = results.run.summary
+    differences = {}  # by the model that this one is compared with
+    if results.own in summary.get("differences", {}):
+        differences[summary["reference"]] = summary["differences"][results.own]
+    for comparison in (*summary.get("previous", ()), *summary.get("repair", ())):
+        if comparison["model"] == results.own and comparison["reference"] is not None:
+            differences[comparison["reference"]] = comparison["differences"]
     return [
         f"against {results.name_of(name)} ({_training_of(name, results)}): "
         + ", ".join(
-            f"{label(key)} {difference_cell(key, gain).strip()}" for key, gain in each.items() if key.endswith("_R@1")
+            f"{label(metric)} {difference_cell(metric, gain).strip()}"
+            for metric, gain in gains.items()
+            if metric.endswith("_R@1")
         )
-        for name, each in gains.items()
+        for name, gains in differences.items()
     ]
 
 
@@ -150,7 +150,9 @@ def _training_of(name: str, results: Results) -> str:
     other = StageFolder.of(str(results.metrics[name]["model"]))
     if "steps" not in other.summary:
         return "its training is unknown"
-    return f"{other.summary['steps']:,} steps {'with records' if uses_records(other.options) else 'without records'}"
+    records = "with records" if uses_records(other.options) else "without records"
+    blend = other.options.get("blend", 1)
+    return f"{other.summary['steps']:,} steps {records}" + ("" if blend == 1 else f", blend {blend:g}")
 
 
 def eval_results(results: Results) -> list[EvalResult]:

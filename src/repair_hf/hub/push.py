@@ -55,6 +55,7 @@ def push_records(
     tag: str | None = None,
     embed_source_images: bool = True,
     license: str | None = None,
+    judgements: Sequence[str | Path] = (),
 ) -> Pushed:
     """Push a folder of records, with its card.
 
@@ -65,13 +66,21 @@ def push_records(
         tag: Name of this revision, such as `round-1`, for `load_records(…, revision=…)`.
         embed_source_images: False leaves out the images of queries, ground truths and false positives.
         license: License identifier of the Hub, such as `cc-by-4.0`.
+        judgements: Files that pages of `repair-hf annotate` saved; the card says how people judged.
 
     Raises:
         UserError: If the folder holds no records, or the Hub rejects the token, the id or the tag.
         RunStopped: If the Hub cannot be reached or fails; the same call resumes.
     """
     with TemporaryDirectory(prefix="repair-hf-") as scratch:
-        parcel = pack_records(folder, repo, scratch=scratch, embed_source_images=embed_source_images, license=license)
+        parcel = pack_records(
+            folder,
+            repo,
+            scratch=scratch,
+            embed_source_images=embed_source_images,
+            license=license,
+            judgements=judgements,
+        )
         return push(parcel, repo, private=private, tag=tag)
 
 
@@ -81,7 +90,6 @@ def push_model(
     *,
     private: bool = False,
     tag: str | None = None,
-    open_clip: bool = False,
     results: str | Path | None = None,
     license: str | None = None,
 ) -> Pushed:
@@ -92,7 +100,6 @@ def push_model(
         repo: Id of the model; created if missing.
         private: Create it as private; an existing public repository is an error.
         tag: Name of this revision.
-        open_clip: Also push it in open_clip's format.
         results: Folder of `repair-hf evaluate` with this model, best after its base and one without records.
         license: License identifier of the Hub.
 
@@ -100,7 +107,7 @@ def push_model(
         UserError, RunStopped: As `push_records`.
     """
     with TemporaryDirectory(prefix="repair-hf-") as scratch:
-        parcel = pack_model(folder, repo, scratch=scratch, open_clip=open_clip, results=results, license=license)
+        parcel = pack_model(folder, repo, scratch=scratch, results=results, license=license)
         return push(parcel, repo, private=private, tag=tag)
 
 

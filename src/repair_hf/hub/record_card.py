@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from repair_hf.analysis.people.agreement import sentences_for_card
 from repair_hf.analysis.record_sample import ROLE_NAMES
 from repair_hf.analysis.tables import markdown
 from repair_hf.hub.rendering import TAGS, StageFolder, code, render, without_folders
+from repair_hf.pairs.images import in_rgb
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES
 from repair_hf.records.dataset import summarize
 from repair_hf.records.images import record_at
@@ -28,7 +30,14 @@ MADE_BY = {"retriever": "retriever that failed", "llm": "LLM", "editor": "image 
 
 
 def dataset_card(
-    folder: str | Path, data: str | Path, repo: str, records: Dataset, dropped: Dataset, *, license: str | None = None
+    folder: str | Path,
+    data: str | Path,
+    repo: str,
+    records: Dataset,
+    dropped: Dataset,
+    *,
+    license: str | None = None,
+    judgements: Sequence[str | Path] = (),
 ) -> tuple[str, dict[str, bytes]]:
     """Write the card of the records in `data`: the `folder` of the synthesis, or one without source images.
 
@@ -62,7 +71,7 @@ def dataset_card(
         "cost": _cost(stage.summary),
         "pairs": stage.pairs(),
         "license": license,
-        "people": sentences_for_card(stage.folder),
+        "people": sentences_for_card(stage.folder, judgements),
     }
     return render("dataset_card", header, values), pictures
 
@@ -93,7 +102,7 @@ def _samples(records: Dataset) -> tuple[list[dict[str, str]], dict[str, bytes]]:
 
 def _picture(image: Any) -> bytes:
     """Return a small PNG without metadata, such as the place of a photograph."""
-    small = image.convert("RGB")
+    small = in_rgb(image)
     small.thumbnail((IMAGE_SIDE, IMAGE_SIDE))
     small.info = {}
     buffer = io.BytesIO()

@@ -17,7 +17,9 @@ from huggingface_hub import CardData
 from jinja2 import Environment, StrictUndefined
 
 from repair_hf.analysis.tables import NONE
+from repair_hf.pairs.cells import file_within, own_folders
 from repair_hf.runtime.files import read_json, read_yaml, shipped
+from repair_hf.runtime.options import UserError
 from repair_hf.runtime.redaction import printable, without_secrets
 
 CITATION = """@misc{liu-repair,
@@ -44,7 +46,9 @@ class StageFolder:
     def of(cls, folder: str | Path) -> StageFolder:
         folder = Path(folder)
         readers = zip(STAGE_FILES, (read_yaml, read_json, read_json), strict=True)
-        return cls(folder, *(read(folder / name) if (folder / name).is_file() else {} for name, read in readers))
+        return cls(
+            folder, *(read(own_file(folder, name)) if (folder / name).is_file() else {} for name, read in readers)
+        )
 
     def hub_ids(self, option: str) -> list[str]:
         """Return the values of an option that are Hub ids, not paths on the machine of the stage."""
@@ -84,6 +88,18 @@ class StageFolder:
         """Whether a value has the form of a Hub id, and was no path where the stage ran."""
         was_local = value in self.versions.get("here", [value]) or value.startswith("world/")
         return not was_local and HUB_ID.fullmatch(value) is not None and not Path(value).exists()
+
+
+def own_file(folder: Path, name: str) -> Path:
+    """Return the path of a file in a folder that is pushed.
+
+    Raises:
+        UserError: If it is a link that leads out of the folder: a stranger may have put it there.
+    """
+    try:
+        return file_within(name, own_folders(folder))
+    except OSError as error:
+        raise UserError(f"{folder / name} cannot be pushed: {error}.") from error
 
 
 def template(name: str) -> str:

@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from repair_hf.runtime.disk import is_full
 from repair_hf.runtime.options import UserError
 
 FILE = "ledger.sqlite"
@@ -92,10 +91,8 @@ def query(path: str | Path, wanted: str, *values: Any) -> Iterator[sqlite3.Row]:
 
 @contextmanager
 def explained(path: str | Path) -> Iterator[None]:
-    """Raise what SQLite says of a file as an error of one line that names the file; a full disk is another error."""
+    """Raise what SQLite says of a file as an error of one line that names the file."""
     try:
         yield
     except sqlite3.DatabaseError as error:
-        if is_full(error):
-            raise
         raise UserError(f"{path} cannot be used as a ledger: {error}.") from error

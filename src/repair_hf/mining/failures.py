@@ -10,6 +10,7 @@ from datasets import Dataset
 from repair_hf.mining.false_positives import FEATURES
 from repair_hf.runtime.files import read_table, read_yaml
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.stage import refuse_unfinished
 
 FILE = "failures.parquet"
 REMEDY = "Delete its folder, and make it again with `repair-hf mine`"
@@ -33,6 +34,7 @@ def load_failures(place: str | Path) -> Dataset:
     Raises:
         UserError: If the file does not exist, is damaged, or holds no failures.
     """
+    refuse_unfinished(place)
     failures = Dataset(read_table(failures_file(place), remedy=REMEDY))
     check_columns(failures)
     return failures

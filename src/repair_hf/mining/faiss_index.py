@@ -15,12 +15,12 @@ import numpy as np
 from datasets.search import FaissIndex  # seen with datasets 5.2
 
 from repair_hf.mining.queries import Queries, Ranking
-from repair_hf.mining.ranking import positives_of, rank_some, sides
+from repair_hf.mining.ranking import rank_some
 from repair_hf.mining.scores import best_keys, exact_scores, keys_of, quietly
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.progress import Progress
 
-QUERIES_PER_SEARCH = 2048
+AT_ONCE = 2048  # queries searched, and vectors added, together
 PROBED = 1 / 16  # share of IVF's clusters that are searched
 PER_CLUSTER = 64  # training vectors for each of IVF's clusters
 LINKS, BREADTH = 32, 256  # HNSW's neighbours of a vector, and candidates held while searching
@@ -48,29 +48,38 @@ def rank_by_index(
         The ranking, and the recall: the share of the true best false positives of up to 512 random queries that were
         found.
     """
-    vectors, candidates = sides(direction, image_embeddings, text_embeddings)
-    found, pool = Queries(len(queries), fps), max(pool, fps)
-    place, positive = positives_of(direction, positives, queries)
-    order = np.argsort(place, kind="stable")
-    place, positive = place[order], positive[order]
-    built = _build_index(candidates, index)
-    starts = range(0, len(queries), QUERIES_PER_SEARCH)
-    for start in Progress(starts, f"Searching {direction}", unit=" blocks", delay=3):
-        some = np.arange(start, min(start + QUERIES_PER_SEARCH, len(queries)))
-        known = slice(*np.searchsorted(place, [start, start + len(some)]))
-        rows, of_known = vectors[queries[some]], place[known] - start
-        score = exact_scores(candidates, positive[known], rows, of_known)
-        found.offer_positives(place[known], positive[known], score)
-        row, candidate = _search(built, rows, of_known, positive[known], pool)
+    is_i2t = direction == "i2t"
+    vectors, candidates = (image_embeddings, text_embeddings) if is_i2t else (text_embeddings, image_embeddings)
+    built, pool = _build_index(candidates, index), max(pool, fps)
+    found = Queries(len(queries), fps)
+    for start in Progress(range(0, len(queries), AT_ONCE), f"Searching {direction}", unit=" blocks", delay=3):
+        batch = np.arange(start, min(start + AT_ONCE, len(queries)))
+        rows = vectors[queries[batch]]
+        place, positive = _positives_of(direction, positives, queries[batch], len(candidates))
+        positive_scores = exact_scores(candidates, positive, rows, place)
+        found.offer_positives(batch[place], positive, positive_scores)
+        row, candidate = _search(built, rows, place, positive, pool)
         keys = keys_of(exact_scores(candidates, candidate, rows, row), candidate)
-        best = best_keys(row, keys, len(some), pool)
-        found.ahead[some], found.keys[some] = np.sum(best > found.target[some, None], axis=1), best[:, :fps]
-        found.count_positives(place[known], score)
-    some = np.sort(np.random.default_rng(0).permutation(len(queries))[:SAMPLE])
-    true = rank_some(direction, image_embeddings, text_embeddings, positives, queries[some], fps=fps).fp
+        best = best_keys(row, keys, len(batch), pool)
+        found.ahead[batch] = np.sum(best > found.target[batch, None], axis=1)
+        found.keys[batch] = best[:, :fps]
+        found.count_positives(batch[place], positive_scores)
     ranking = found.ranking()
-    hits = np.array([np.isin(best, ours) for best, ours in zip(true, ranking.fp[some], strict=True)])[true >= 0]
+    sample = np.sort(np.random.default_rng(0).permutation(len(queries))[:SAMPLE])
+    true = rank_some(direction, image_embeddings, text_embeddings, positives, queries[sample], fps=fps).fp
+    hits = np.array([np.isin(best, ours) for best, ours in zip(true, ranking.fp[sample], strict=True)])[true >= 0]
     return ranking, float(hits.mean()) if len(hits) else 1.0
+
+
+def _positives_of(
+    direction: str, positives: Truth, queries: np.ndarray, n_candidates: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return all positive pairs of some queries, (P,): places in `queries`, and candidates."""
+    if direction == "t2i":
+        image, place = positives.images_of(queries)
+        return place, image
+    every_caption = np.arange(n_candidates)
+    return positives.select(queries, every_caption).images_of(every_caption)
 
 
 def _build_index(candidates: np.ndarray, kind: Index) -> FaissIndex:
@@ -83,9 +92,9 @@ def _build_index(candidates: np.ndarray, kind: Index) -> FaissIndex:
     else:
         index.train(np.ascontiguousarray(candidates[:: max(1, count // (PER_CLUSTER * clusters))]))
         index.nprobe = min(clusters, max(1, round(PROBED * clusters)))
-    found = FaissIndex(custom_index=index)
-    found.add_vectors(np.ascontiguousarray(candidates), batch_size=QUERIES_PER_SEARCH)
-    return found
+    searchable = FaissIndex(custom_index=index)
+    searchable.add_vectors(np.ascontiguousarray(candidates), batch_size=AT_ONCE)
+    return searchable
 
 
 def _search(
@@ -93,9 +102,8 @@ def _search(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the non-positives that the index finds for some queries: places in `rows`, and candidates, (P,) each."""
     most = int(np.bincount(place, minlength=1).max())  # a query's positives may all be found first
-    found = index.search_batch(
-        rows, min(pool + most, index.faiss_index.ntotal)
-    ).total_indices  # -1 where there is none
+    n_sought = min(pool + most, index.faiss_index.ntotal)
+    found = index.search_batch(rows, n_sought).total_indices  # (q, n_sought); -1 where there is none
     query, column = np.nonzero(found >= 0)
     pairs = np.setdiff1d(found[query, column] * len(rows) + query, positive * len(rows) + place)
     candidate, query = np.divmod(pairs, len(rows))

@@ -13,7 +13,7 @@ from datasets import Dataset, Features, Value, concatenate_datasets
 from repair_hf.mining.faiss_index import Index, rank_by_index
 from repair_hf.mining.options import check_sizes
 from repair_hf.mining.queries import Ranking
-from repair_hf.mining.ranking import all_pairs, check_embeddings, rank_both_ways, rank_some
+from repair_hf.mining.ranking import check_embeddings, rank_both_ways, rank_some
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.truth import Truth, wordings
 from repair_hf.runtime.options import UserError
@@ -139,11 +139,9 @@ def draw_queries(
     caption, (M,). `captions` are rows of captions that may be drawn; by default all.
     """
     n_images, n_captions = len(positives.image_class), len(caption_image)
-    of_image, of_caption = np.zeros(n_images, np.int64), np.zeros(n_captions, np.int64)  # positives
-    for image, caption in all_pairs(positives):
-        of_image += np.bincount(image, minlength=n_images)
-        of_caption += np.bincount(caption, minlength=n_captions)
-    is_i2t, is_t2i = (of_image < n_captions) & (d_i2t > 0), (of_caption < n_images) & (d_t2i > 0)
+    captions_of_image, images_of_caption = positives.counts()
+    is_i2t = (captions_of_image < n_captions) & (d_i2t > 0)
+    is_t2i = (images_of_caption < n_images) & (d_t2i > 0)
     if captions is not None:
         is_t2i &= np.isin(np.arange(n_captions), captions)
     images = np.union1d(np.flatnonzero(is_i2t), caption_image[is_t2i])

@@ -15,7 +15,6 @@ from repair_hf.encoder.pixel_store import pixels_for
 from repair_hf.mining.failures import FILE, load_failures
 from repair_hf.mining.false_positives import draw_queries, find_false_positives, summarize, with_ids
 from repair_hf.mining.options import MiningOptions
-from repair_hf.mining.random_failures import at_random
 from repair_hf.mining.ranking import check_embeddings
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.pairs.truth import Truth, truth_of
@@ -94,7 +93,8 @@ class Mining:
         if options.model == IN_MEMORY:  # who mined the failures
             inputs["model"] = self.encoder.origin or IN_MEMORY
         needs = ("directions", "positives_by_equal_text")
-        self.stage = Stage("mine", output, (pairs.source, options), inputs, items=pairs.items, needs=needs)
+        named: dict[str, Any] = {"items": pairs.items, "needs": needs, "writes": [FILE]}
+        self.stage = Stage("mine", output, (pairs.source, options), inputs, **named)
         self.stage.check()
 
     def run(self) -> Dataset:
@@ -147,7 +147,5 @@ class Mining:
         failures, recall = find_false_positives(images, texts, positives, **kept, **how)
         rows = failures.with_format("numpy")[:]
         failures = failures.select(np.flatnonzero((rows["direction"] == "i2t") | np.isin(rows["q"], asked)))
-        if options.false_positives == "random":
-            failures = at_random(failures, images, texts, positives, options.seed)
         about = {"search": options.search, "recall": recall, "ranks": "lower bounds"}
         return failures, about if "index" in how else {}

@@ -26,10 +26,7 @@ class MiningOptions(TruthOptions, EmbeddingOptions):
         least=1,
         main=True,
     )
-    false_positives: Literal["best", "random"] = opt(
-        "best", "Keep the best-scored false positives, or as many random ones, as an ablation."
-    )
-    seed: int = opt(0, "Seed of the random draws.", least=0, most=SEEDS - 1)
+    seed: int = opt(0, "Seed that draws the queries of `max_queries`.", least=0, most=SEEDS - 1)
     search: Literal["exact", "ivf", "hnsw"] = opt(
         "exact",
         "Exact search, or a FAISS index for millions of images and captions, which may miss some.",

@@ -25,6 +25,7 @@ from repair_hf.pairs.rows import Listing, Row
 from repair_hf.pairs.sources import read_listing
 from repair_hf.runtime.items import Items, digest_each
 from repair_hf.runtime.options import IN_MEMORY, PairsOptions, UserError, expect
+from repair_hf.runtime.stage import refuse_unfinished
 
 logger = logging.getLogger(__name__)
 
@@ -102,14 +103,17 @@ class Pairs:
         order, starts = self._captions_by_image
         return order[starts[image_index] : starts[image_index + 1]].tolist()
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        """A digest of ids, captions and the images' current content; of files, path, size and modification time."""
-        digest = hashlib.sha256(content_digest(self.images).encode())
+        """A digest of ids, groups, captions and pixels: equal for equal data in any folder, on any machine."""
+        digest = hashlib.sha256()
         names = [name for name in ("image_id", "group") if name in self.images.features]
-        columns = [*(self.images[name] for name in names), *(self.captions[name] for name in CAPTIONS)]
-        for column in columns:
-            digest.update(repr(column[:]).encode())
+        for column in (*(self.images[name] for name in names), self.captions["caption_id"]):
+            digest.update(digest_each(column[:]).tobytes())
+        for kind in ("image", "caption"):
+            digest.update(self.items.digests[kind].tobytes())
+        if not self.looks:
+            digest.update(content_digest(self.images).encode())
         return digest.hexdigest()[:16]
 
     @cached_property
@@ -180,6 +184,8 @@ def loading_once() -> Iterator[None]:
 def _load(options: PairsOptions, data: Dataset | DatasetDict | None) -> Pairs:
     """Load the pairs of a source, or of `data`, a dataset in memory that `options.pairs` names in messages."""
     source, split, problems, expected = options.pairs, options.split, Problems(), None
+    if data is None:
+        refuse_unfinished(source)
     if options.benchmark is not None:
         name = check_name(options.benchmark, split, with_restval=options.with_restval)
         expected = BenchmarkSplit(options.benchmark, name, source)

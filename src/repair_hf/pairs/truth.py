@@ -11,6 +11,7 @@ Evaluation uses the annotation alone, as the benchmarks define it.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -132,12 +133,26 @@ class Truth:
         in_order = np.lexsort((images, place))
         return images[in_order], place[in_order]
 
+    def counts(self) -> tuple[np.ndarray, np.ndarray]:
+        """Count how many captions match each image, (N,), and how many images each caption, (M,)."""
+        wording, image_class = np.divmod(self.keys, self.n_classes)
+        captions_of, images_of = np.bincount(self.wording), np.bincount(self.image_class)
+        captions_of_class = np.bincount(image_class, captions_of[wording]).astype(np.int64)
+        images_of_wording = np.bincount(wording, images_of[image_class]).astype(np.int64)
+        return captions_of_class[self.image_class], images_of_wording[self.wording]
+
+    def select(self, images: np.ndarray, texts: np.ndarray) -> Truth:
+        """Return the truth of some images and captions, (n,) and (m,) rows in this order, none of which is an edit."""
+        selected = copy.copy(self)
+        selected.image_class, selected.wording = self.image_class[images], self.wording[texts]
+        selected.__dict__.pop("_images_by_class", None)
+        selected._on = {}
+        return selected
+
     @property
     def beyond_annotation(self) -> int:
         """How many pairs match beyond each caption and its own image."""
-        sizes = np.bincount(self.image_class)
-        images_of_wording = np.bincount(self.keys // self.n_classes, sizes[self.keys % self.n_classes])
-        return int(images_of_wording[self.wording].sum()) - len(self.wording)
+        return int(self.counts()[1].sum()) - len(self.wording)
 
     def extended(
         self,

@@ -52,10 +52,7 @@ _WHY = {
     "gt_reason": (_TEXT, "why the audit accepts or rejects the ground truth"),
     "fp_reason": (_TEXT, "why the audit accepts or rejects the false positive"),
     "edit_instruction": (_TEXT, "what the editor was asked to change"),
-    "error_types": (
-        List(_TEXT),
-        "kinds of error, as the instruction names them; empty for t2i, whose instructions name none",
-    ),
+    "error_types": (List(_TEXT), "kinds of error of the false positive, as the LLM named them with the instruction"),
 }
 _CHOICE = {
     "edit_similarity": (_REAL, "cosine of the edit and the false positive"),

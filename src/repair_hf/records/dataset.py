@@ -13,7 +13,6 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,8 +31,9 @@ from datasets.arrow_writer import ArrowWriter  # seen with datasets 5.2
 
 from repair_hf.pairs.admission import admit_images
 from repair_hf.pairs.dataset import Pairs
+from repair_hf.pairs.folders import load_files
+from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.sources import UNLOADABLE
-from repair_hf.records.answers import good_records
 from repair_hf.records.cards import write_card
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, RECORD_COLUMNS, SOURCES
 from repair_hf.records.columns import DROPPED_FEATURES as DROPPED_FEATURES
@@ -109,7 +109,6 @@ def load_records(
     *,
     pairs: Pairs | None = None,
     revision: str | None = None,
-    audited: bool = False,
 ) -> Dataset:
     """Load the `records` config of a folder or Hub dataset, or of several rounds, one after the other.
 
@@ -118,20 +117,16 @@ def load_records(
             record may stand in two.
         pairs: The pairs that the records were made from, to restore source images that were left out.
         revision: Tag, branch or commit of a Hub dataset, such as `round-1`; its newest by default.
-        audited: Keep only records that a majority of annotators (`repair-hf annotate edits`) found to be valid hard
-            contrasts. Their answers are in the folder of the records; a Hub dataset has none.
 
     Raises:
         NoRecords: If no failure was kept there.
         UserError: If there is no such dataset, its synthesis was killed, a record is incomplete or stands there
-            twice, `pairs` lack an image, or there are no annotations for `audited`.
+            twice, or `pairs` lack an image.
     """
     is_one = isinstance(path_or_repo, str | Path | Dataset | DatasetDict) or not isinstance(path_or_repo, Sequence)
     places: Any = [path_or_repo] if is_one else list(path_or_repo)  # type: ignore[arg-type]
     for place in places:
         expect(place, (str, Path, Dataset, DatasetDict), "path_or_repo", "a folder, a Hub id, or a Dataset of records")
-        if audited:
-            expect(place, (str, Path), "path_or_repo", "the annotated folder, because of `audited`")
     tables = [table for place in places if len(table := load_kept(place, revision=revision))]
     named = ", ".join(str(place) if isinstance(place, str | Path) else "the dataset" for place in places)
     if not tables:
@@ -139,9 +134,6 @@ def load_records(
     records = concatenate_datasets(tables) if len(tables) > 1 else tables[0]
     if len(tables) > 1 and (doubles := len(records) - len(set(records["record_id"][:]))):
         raise UserError(f"{doubles} records stand in more than one of {named}; name each round's records once.")
-    if audited:
-        good = set().union(*map(good_records, places))
-        records = records.select([row for row, name in enumerate(records["record_id"][:]) if name in good])
     return records if pairs is None else restore_images(records, pairs)
 
 
@@ -236,26 +228,41 @@ def summarize(records: Dataset, dropped: Dataset) -> dict[str, dict[str, Any]]:
 
 
 def _load(path_or_repo: str | Path, config: str, features: Features, revision: str | None) -> Dataset:
-    refuse_unfinished(Path(path_or_repo))
-    source = name_for_datasets(path_or_repo)
-    nothing = partial(Dataset.from_dict, dict.fromkeys(features, []), features=features)
+    folder = Path(path_or_repo)
+    refuse_unfinished(folder)
     try:
-        if config == "dropped" and get_dataset_config_names(source, revision=revision) == ["records"]:
-            return nothing()  # every failure was repaired, see `save_records`
-        builder = load_dataset_builder(source, config, revision=revision)
-        builder.download_and_prepare()
-        has_rows = builder.info.splits["train"].num_examples  # `as_dataset` fails for a split without rows
-        rows = builder.as_dataset(split="train") if has_rows else nothing()
+        rows = _read_folder(folder, config) if folder.exists() else _read_hub(path_or_repo, config, revision)
+        if rows is None:
+            return Dataset.from_dict(dict.fromkeys(features, []), features=features)
         return rows.select_columns([name for name in features if name in rows.column_names])
     except UNLOADABLE as error:  # nothing there, no network, or damaged files
-        for file in sorted(Path(path_or_repo).glob(f"{config}/*.parquet")):
+        for file in sorted(folder.glob(f"{config}/*.parquet")):
             read_table(file)  # raises an error that names a damaged file
-        here = "" if Path(path_or_repo).exists() else ", and is no folder here"
+        here = "" if folder.exists() else ", and is no folder here"
         why = " ".join(str(error).split())[:200].rstrip(".")
         raise UserError(
             f"{path_or_repo} holds no records{here}: {why}. Make them with `repair-hf synthesize`, or give the "
             "folder or Hub id of records."
         ) from error
+
+
+def _read_folder(folder: Path, config: str) -> Dataset | None:
+    """Load the Parquet files of a config, which are all files in the folder of its name; None without rows."""
+    if not any(folder.glob("records/*.parquet")):
+        raise FileNotFoundError("there is no file records/*.parquet")
+    files = sorted((folder / config).glob("*.parquet"))
+    return load_files({"train": files}, Problems()).get("train") if files else None
+
+
+def _read_hub(repo: str | Path, config: str, revision: str | None) -> Dataset | None:
+    """Load a config of a dataset of the Hub; None without rows."""
+    source = name_for_datasets(repo)
+    if config == "dropped" and get_dataset_config_names(source, revision=revision) == ["records"]:
+        return None  # every failure was repaired, see `save_records`
+    builder = load_dataset_builder(source, config, revision=revision)
+    builder.download_and_prepare()
+    has_rows = builder.info.splits["train"].num_examples  # `as_dataset` fails for a split without rows
+    return builder.as_dataset(split="train") if has_rows else None
 
 
 def check_columns(table: Dataset, features: Features = FEATURES, what: str = "Records") -> None:

@@ -6,7 +6,6 @@ Rows number the images and captions of the pairs first, then the edits. -1 is no
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
@@ -48,42 +47,20 @@ class Failures:
         n_edits: How many have an edit.
         queries: Row of each record's query among images or captions, (n,).
         negatives: Row of its false positive, (n,).
-        n_queries: How many queries there may be.
-        n_negatives: How many false positives there may be; the row of the first edit.
+        first_edit: The row of the first edit.
     """
 
     def __init__(
-        self,
-        rows: np.ndarray,
-        n_edits: int,
-        queries: np.ndarray,
-        negatives: np.ndarray,
-        n_queries: int,
-        n_negatives: int,
+        self, rows: np.ndarray, n_edits: int, queries: np.ndarray, negatives: np.ndarray, first_edit: int
     ) -> None:
         self.n_edits, self.edited_rows = n_edits, rows[:n_edits]
-        self.queries, self.negatives = (np.append(part, -1).astype(np.int32) for part in (queries, negatives))
-        self.edits = np.full(len(rows) + 1, -1, np.int32)  # (n + 1,)
-        self.edits[: self.n_edits] = n_negatives + np.arange(self.n_edits)
-        self.by_query = Groups(self.queries[:-1], n_queries)
-        self.edits_by_query = Groups(self.queries[: self.n_edits], n_queries)
-        self.edits_by_negative = Groups(self.negatives[: self.n_edits], n_negatives)
+        self.queries = np.append(queries, -1).astype(np.int32)
+        self.negatives = np.append(negatives, -1).astype(np.int32)
+        self.edits = np.full(len(rows) + 1, -1, np.int32)
+        self.edits[:n_edits] = first_edit + np.arange(n_edits)
 
     def __len__(self) -> int:
         return len(self.queries) - 1
-
-    def counterparts(self, others: Failures) -> np.ndarray:
-        """Choose for each record one of the other direction whose edit fits its false positive, (n + 1,); -1 for none.
-
-        It is the mirror, with query and false positive exchanged, else the best-scored one.
-        """
-        queries, negatives = self.negatives[:-1], self.queries[:-1]
-        places = pd.Series(range(len(others)), pd.MultiIndex.from_arrays([others.queries[:-1], others.negatives[:-1]]))
-        places = places[~places.index.duplicated()]  # the best-scored
-        wanted = pd.MultiIndex.from_arrays([queries, negatives])
-        mirror = places.reindex(wanted, fill_value=-1).to_numpy(np.int64)
-        best = others.edits_by_query.draw(queries, np.zeros(len(queries)))
-        return np.append(np.where(others.edits[mirror] >= 0, mirror, best), -1)
 
 
 def index_failures(records: Dataset, pairs: Pairs) -> tuple[Failures, Failures]:
@@ -105,7 +82,7 @@ def index_failures(records: Dataset, pairs: Pairs) -> tuple[Failures, Failures]:
         order = [("has_edit", "descending"), ("fp_score", "descending"), ("record_id", "ascending")]
         rows = np.flatnonzero(is_ours)
         rows = rows[pc.sort_indices(keys.filter(pa.array(is_ours)), order).to_numpy()]
-        sides.append(Failures(rows, int(has_edit[rows].sum()), q[rows], fp[rows], sizes[query], sizes[negative]))
+        sides.append(Failures(rows, int(has_edit[rows].sum()), q[rows], fp[rows], sizes[negative]))
     return sides[0], sides[1]
 
 

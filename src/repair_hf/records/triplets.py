@@ -105,7 +105,7 @@ def export(
         **choices,
     }
     digests = {"pairs_fingerprint": pairs.fingerprint, "records_digest": digest(loaded["record_id"][:])}
-    more: Any = {"words": flags(named), "items": pairs.items}
+    more: Any = {"words": flags(named), "items": pairs.items, "writes": ("README.md", "*/*.parquet")}
     stage = Stage(f"export {command}", output, [pairs.source], named | digests, **more)
     return stage.run(lambda folder: write(loaded, pairs, Path(output)))
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from repair_hf.runtime.disk import readable
 from repair_hf.runtime.files import read_array
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import processes
@@ -37,12 +36,10 @@ def in_memory(shape: tuple[int, ...], dtype: Any, parts: Parts) -> np.ndarray:
     return array
 
 
-def on_disk(
-    path: Path, shape: tuple[int, ...], dtype: Any, parts: Callable[[], Parts], *, what: str, remedy: str
-) -> np.ndarray:
+def on_disk(path: Path, shape: tuple[int, ...], dtype: Any, parts: Callable[[], Parts]) -> np.ndarray:
     """Return a read-only, memory-mapped array, and write its `.npy` file unless it exists. Every process must call it.
 
-    `parts` makes the rows of this process's share. `what` the array holds and the `remedy` are words of the error.
+    `parts` makes the rows of this process's share.
 
     Raises:
         UserError: If the disk has too little free space, or an existing file is damaged.
@@ -50,7 +47,7 @@ def on_disk(
     everyone = processes()
     if not everyone.gather(path.is_file())[0]:  # as the first process sees it
         size = prod(shape) * np.dtype(dtype).itemsize
-        with _draft(path, size, what, remedy) as draft:
+        with _draft(path, size) as draft:
             if everyone.is_main:
                 np.lib.format.open_memmap(draft, "w+", dtype, shape)
             everyone.gather(None)
@@ -66,13 +63,16 @@ def on_disk(
 
 
 @contextmanager
-def _draft(path: Path, size: int, what: str, remedy: str) -> Iterator[Path]:
+def _draft(path: Path, size: int) -> Iterator[Path]:
     """Give the temporary path of a file, the same in all processes, after a check of the disk's free space."""
     everyone = processes()
     path.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(path.parent).free
-    if free < size:
-        raise UserError(f"{what} need {readable(size)}, and {path.parent} has {readable(free)} free; {remedy}.")
+    if free < size:  # writing to a mapped file would kill the process without a word
+        raise UserError(
+            f"{path.name} needs {size / 1e9:,.1f} GB, and {path.parent} has {free / 1e9:,.1f} GB free. Free some "
+            "space, or set HF_ASSETS_CACHE to another folder."
+        )
     name = f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     draft = path.with_name(everyone.gather(name)[0])
     try:

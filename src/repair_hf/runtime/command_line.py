@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import Field, fields
+from dataclasses import fields
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
 from repair_hf.runtime.files import REPAIR, read_yaml, shipped
-from repair_hf.runtime.flags import Help, add_arguments
+from repair_hf.runtime.flags import Help, add_arguments, expand_home
 from repair_hf.runtime.options import UserError, did_you_mean, is_needed
 
 MOST_SHOWN = 21  # options; the short help of a command with more of them shows the main ones
+TRUTHS = ("true", "false", "yes", "no", "on", "off", "1", "0")  # that a word behind a switch may be
 
 
 def parse(
@@ -29,22 +31,19 @@ def parse(
 ) -> tuple:
     """Fill each dataclass of `types` from the command line `argv`.
 
-    `argv` holds the words after `prog`, such as `repair-hf mine`. A first word without a flag is the value of the
-    first option without a default: `show runs/records` is `show --records runs/records`. With `is_brief` there are
-    the main options alone: for a short help.
+    `argv` holds the words after `prog`, such as `repair-hf mine`. Words without a flag are the value of the first
+    option without a default: `show runs/records` is `show --records runs/records`. With `is_brief` there are the main
+    options alone: for a short help.
 
     Raises:
         UserError: If a key, flag or value is unknown or invalid, or a required one is missing.
     """
-    parser = _Parser(types, is_brief, prog=prog, description=description, epilog=epilog)
-    if argv and not argv[0].startswith("-") and parser.first_needed is not None:
-        argv = [f"--{parser.first_needed}", *argv]
-    config, argv = _take_config(list(argv))
-    if config is not None:
-        parser.read_recipe(config)
-    parser.refuse_unknown_flags(argv)
+    values = _Parser(types, is_brief, prog=prog, description=description, epilog=epilog).read(list(argv))
     try:
-        return parser.fill(argv)
+        return tuple(
+            each(**{field.name: values[field.name] for field in fields(each) if field.name in values})
+            for each in types
+        )
     except UserError:
         raise
     except ValueError as error:  # a dataclass's own check in __post_init__
@@ -66,52 +65,63 @@ def find_recipe(name: str | Path) -> Path:
     return found if parts and found.exists() else path
 
 
-def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
-    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    reader.add_argument("--config")
-    try:
-        found, rest = reader.parse_known_args(argv)
-    except argparse.ArgumentError as error:
-        raise UserError(f"{error}; give the path of a YAML file.") from error
-    return found.config, rest
-
-
 class _Parser(argparse.ArgumentParser):
-    """A parser of dataclasses that raises `UserError` instead of exiting, and reads recipes."""
+    """The flags of some dataclasses.
+
+    Attributes:
+        by_flag: Flags as argparse's actions.
+        known: Names of the options.
+        needed: Names of those without a default.
+    """
 
     def __init__(
         self, types: Sequence[type], is_brief: bool, *, prog: str, description: str | None, epilog: str | None
     ) -> None:
-        is_brief = is_brief and sum(len(fields(kind)) for kind in types) > MOST_SHOWN
+        is_brief = is_brief and sum(len(fields(each)) for each in types) > MOST_SHOWN
         epilog = f"{_EVERY_COMMAND}{_HELP_ALL if is_brief else ''}\n\n{epilog or ''}"
         super().__init__(prog=prog, description=description, epilog=epilog, allow_abbrev=False, formatter_class=Help)
-        self.types = types
         actions = [action for each in types for action in add_arguments(self, each, is_brief=is_brief)]
         self.by_flag = {flag: action for action in actions for flag in action.option_strings}
-        self.known: dict[str, Field] = {f.name: f for t in types for f in fields(t) if f"--{f.name}" in self.by_flag}
-        self.first_needed = next((name for name, field in self.known.items() if is_needed(field)), None)
-        word = "" if self.first_needed is None else f"[{self.first_needed.upper()}] "
+        options = [field for each in types for field in fields(each) if f"--{field.name}" in self.by_flag]
+        self.known = [field.name for field in options]
+        self.needed = [field.name for field in options if is_needed(field)]
+        self.add_argument("--config", help=argparse.SUPPRESS)
+        word = f"[{self.needed[0].upper()}] " if self.needed else ""
         self.usage = f"{prog} {word}[--config FILE.yaml] [options]"
 
-    def fill(self, argv: list[str]) -> tuple:
-        """Return an instance of each dataclass."""
-        values = vars(self.parse_args(argv))
-        return tuple(
-            each(**{field.name: values[field.name] for field in fields(each) if field.name in values})
-            for each in self.types
-        )
+    def read(self, argv: list[str]) -> dict[str, Any]:
+        """Return the values of a command line and its recipe, by name."""
+        self._check_flags(argv)
+        found, rest = self.parse_known_args(self._with_switches(argv))
+        if rest and self.needed and self.needed[0] not in found:
+            self.parse_args([f"--{self.needed[0]}", *rest], found)
+        elif rest:
+            self.error(f"unknown words {rest}")
+        values = vars(found)
+        if (recipe := values.pop("config")) is not None:
+            values = self._read_recipe(recipe) | values
+        if missing := [as_flag(name) for name in self.needed if values.get(name) is None]:
+            self.error(f"required: {', '.join(missing)}")
+        return values
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see `{self.prog} --help`.")
 
-    def refuse_unknown_flags(self, argv: list[str]) -> None:
+    def _check_flags(self, argv: list[str]) -> None:
         """Report a misspelt flag; argparse would first report the required option that it was meant to be."""
         flags = [word.split("=")[0] for word in argv if word.startswith("--")]
-        if unknown := [flag for flag in flags if flag not in {"--help", *self.by_flag}]:
+        if unknown := [flag for flag in flags if flag not in {"--help", "--config", *self.by_flag}]:
             raise UserError(f"unknown flags {unknown}. {self._remedy(unknown)}")
 
-    def read_recipe(self, path: str) -> None:
-        """Take the values of a recipe as defaults; flags override them."""
+    def _with_switches(self, argv: list[str]) -> list[str]:
+        """Give each switch its value, so that it does not take the next word: `analyze --calls FOLDER`."""
+        words = []
+        for word, following in zip_longest(argv, argv[1:], fillvalue=""):
+            is_switch = word in self.by_flag and self.by_flag[word].nargs == "?"
+            words.append(f"{word}=true" if is_switch and following.lower() not in TRUTHS else word)
+        return words
+
+    def _read_recipe(self, path: str) -> dict[str, Any]:
         try:
             recipe = {str(key): value for key, value in read_yaml(find_recipe(path), remedy=REPAIR).items()}
         except FileNotFoundError as error:
@@ -119,38 +129,11 @@ class _Parser(argparse.ArgumentParser):
         if unknown := sorted(set(recipe) - set(self.known)):
             raise UserError(f"{path}: unknown keys {unknown}. {self._remedy(unknown)}")
         for key, value in recipe.items():
-            action = self.by_flag[f"--{key}"]
-            if value is None and is_needed(self.known[key]):
-                raise UserError(f"`{key}` is empty in the recipe, and it has no default; give it a value.")
-            if value is None and self.get_default(key) is not None:
-                raise UserError(f"`{key}` is empty in the recipe; give it a value, or leave the line out.")
-            if isinstance(value, list) and action.nargs != "+":
-                if len(value) != 1:
-                    raise UserError(f"{path}: `{key}` takes one value, got the list {value}.")
-                value = value[0]
             items = value if isinstance(value, list) else [value]
-            found = [None if value is None else self._read(path, action, item) for item in items]
-            self.set_defaults(**{key: found if action.nargs == "+" and value is not None else found[0]})
-            action.required = False
-
-    def _read(self, path: str, action: argparse.Action, item: Any) -> Any:
-        """Convert one value of a recipe as the word of a command line is converted."""
-        key, is_switch = action.dest, action.const is True
-        if is_switch and isinstance(item, bool):
-            return item
-        if isinstance(item, bool | None) and action.type not in (int, float):
-            word = {True: "yes", False: "no", None: "null"}[item]
-            raise UserError(f"{path}: `{key}` is read as {item} by YAML; write it in quotes, such as '{word}'.")
-        if isinstance(item, dict):
-            return item
-        try:
-            read: Any = action.type or str
-            found = read(str(item))
-        except (ValueError, argparse.ArgumentTypeError) as error:
-            raise UserError(f"{path}: `{key}` cannot be {item!r}: {error}.") from error
-        if action.choices is not None and found not in action.choices:
-            raise UserError(f"{path}: `{key}` must be {' or '.join(map(str, action.choices))}, got {item!r}.")
-        return found
+            items = [expand_home(item) if isinstance(item, str) else item for item in items]
+            takes_list = self.by_flag[f"--{key}"].nargs == "+" and value is not None
+            recipe[key] = items if takes_list or isinstance(value, list) else items[0]
+        return recipe
 
     def _remedy(self, words: list[str]) -> str:
         if not self.known:
@@ -166,7 +149,7 @@ def as_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-# Text, not flags of the parser: both are taken off before it sees the line, and TrainingArguments has its own `debug`.
+# Text, not flags of the parser: `--debug` is taken off before it sees the line. TrainingArguments has its own `debug`.
 _EVERY_COMMAND = """every command:
   --config FILE.yaml      read options from a YAML file of `key: value` lines, such as `max_usd: 20`; flags override it
   --debug                 show the full traceback of an error"""

@@ -1,6 +1,7 @@
 """Add one flag per dataclass field to an argparse parser, and format its `--help`.
 
-The rules are those of transformers' `HfArgumentParser`, which takes a second to import.
+The parser hands on words: the dataclass converts and checks them. transformers' `HfArgumentParser` takes a second to
+import.
 """
 
 from __future__ import annotations
@@ -17,36 +18,51 @@ from repair_hf.runtime.options import declaration_of, default_of, is_needed
 from repair_hf.runtime.texts import parse_json
 
 MAX_WIDTH = 120  # columns of a help text
-_TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+MOST_CHOICES = 8  # that a help lists
+NAMES = {int: "INT", float: "FLOAT", dict: "JSON"}  # of values
 
 
-def add_arguments(parser: argparse.ArgumentParser, type: type, *, is_brief: bool = False) -> list[argparse.Action]:
+def add_arguments(parser: argparse.ArgumentParser, kind: type, *, is_brief: bool = False) -> list[argparse.Action]:
     """Give a parser the flags of a dataclass, and return them as argparse's actions.
 
     The help groups fields by the class that declares them, a class before its bases. `MineOptions` has the heading
     `mine`; a class may set another as `_argument_group_name`. A field that no word can express gets no flag, and none
     that a class names in `_without_flag`. With `is_brief` the help shows the options declared as `main` alone.
     """
-    headings = dict.fromkeys(_heading(owner) for owner in type.__mro__)
+    headings = dict.fromkeys(_heading(owner) for owner in kind.__mro__)
     groups = {heading: parser.add_argument_group(heading) for heading in headings}
-    hints, actions, hidden = get_type_hints(type), [], getattr(type, "_without_flag", ())
-    for field in (each for each in fields(type) if each.name not in hidden):
-        owner = next(base for base in type.__mro__ if field.name in vars(base).get("__annotations__", {}))
-        added = _add_flags(groups[_heading(owner)], field, hints[field.name])
+    hints, actions, hidden = get_type_hints(kind), [], getattr(kind, "_without_flag", ())
+    for field in (each for each in fields(kind) if each.init and each.name not in hidden):
+        owner = next(base for base in kind.__mro__ if field.name in vars(base).get("__annotations__", {}))
+        added = _add_flags(groups[_heading(owner)], field, _kind(hints[field.name]))
         actions += added
         for action in added if is_brief and not declaration_of(field).main else ():
             action.help = argparse.SUPPRESS
     return actions
 
 
-def _add_flags(group: Any, field: Field, hint: Any) -> list[argparse.Action]:
+def expand_home(word: str) -> str:
+    """Expand `~` at the start of a path: no shell has seen the words of a recipe, or those behind a `=`."""
+    return os.path.expanduser(word) if word == "~" or word.startswith("~/") else word
+
+
+def _add_flags(group: Any, field: Field, kind: Any) -> list[argparse.Action]:
     """Add a field's flag, and for a switch that is on by default the flag that turns it off; return the actions."""
-    if not field.init or (keywords := _keywords(field, hint)) is None:
+    flag, value = f"--{field.name.replace('_', '-')}", _value_name(kind)
+    keywords: dict[str, Any] = {"default": argparse.SUPPRESS, "dest": field.name, "help": _help(field)}
+    if value is None:
         return []
+    if kind is not bool:
+        several = get_origin(kind) is list
+        keywords["metavar"] = f"{flag} {value} ..." if several else f"{flag} {value}"
+        keywords |= {"type": parse_json if value == "JSON" else expand_home, "nargs": "+" if several else None}
+        return [group.add_argument(*_spellings("", field.name), **keywords)]
+    is_on = default_of(field) is True
+    keywords |= {"nargs": "?", "const": True, "metavar": flag.replace("--", "--[no-]") if is_on else flag}
     actions = [group.add_argument(*_spellings("", field.name), **keywords)]
-    if keywords["default"] is True:
-        off: dict[str, Any] = {"action": "store_const", "const": False, "default": True, "dest": field.name}
-        actions.append(group.add_argument(*_spellings("no_", field.name), **off))
+    if is_on:
+        off = {"action": "store_false", "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
+        actions.append(group.add_argument(*_spellings("no_", field.name), dest=field.name, **off))
     return actions
 
 
@@ -56,25 +72,8 @@ def _heading(owner: type) -> str:
     return getattr(owner, "_argument_group_name", derived)
 
 
-def _keywords(field: Field, hint: Any) -> dict[str, Any] | None:
-    """Return what `add_argument` takes for a field, or None if it gets no flag."""
-    kind = _kind(hint)
-    keywords = {"default": default_of(field), "required": is_needed(field)} | dict(field.metadata)
-    if kind is bool:
-        return keywords | {"type": _truth, "nargs": "?", "const": True}
-    if get_origin(kind) is Literal:
-        return keywords | {"choices": get_args(kind)}
-    if get_origin(kind) is list:
-        return keywords | {"type": _reader(get_args(kind)[0]), "nargs": "+"}
-    if (get_origin(kind) or kind) is dict:
-        return keywords | {"type": parse_json}
-    if issubclass(kind, Enum):
-        return keywords | {"choices": [each.value for each in kind]}
-    return keywords | {"type": _reader(kind)} if kind in (str, int, float) else None
-
-
 def _kind(hint: Any) -> Any:
-    """Return the one type that a word on the command line is converted to."""
+    """Return the one type that a word on the command line stands for."""
     if get_origin(hint) not in (Union, UnionType):
         return hint
     kinds = [kind for kind in get_args(hint) if kind is not NoneType]
@@ -82,29 +81,36 @@ def _kind(hint: Any) -> Any:
     return enums[0] if enums else str if str in kinds else kinds[0]
 
 
-def _reader(kind: Any) -> Any:
-    return _text if kind is str else kind
+def _value_name(kind: Any) -> str | None:
+    """Return what the help calls a value; None if no word can express it."""
+    if get_origin(kind) is list:
+        return _value_name(get_args(kind)[0])
+    kind = dict if get_origin(kind) is dict else kind
+    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        choices = tuple(each.value for each in kind)
+    if choices:
+        return f"{{{','.join(map(str, choices))}}}" if len(choices) <= MOST_CHOICES else "TEXT"
+    return NAMES.get(kind, "TEXT") if kind in (str, bool, *NAMES) else None
 
 
-def _text(word: str) -> str:
-    """Expand `~` at the start of a path: no shell has seen the words of a recipe."""
-    return os.path.expanduser(word) if word == "~" or word.startswith("~/") else word
-
-
-def _truth(word: str) -> bool:
-    if word.lower() not in _TRUTHS:
-        raise argparse.ArgumentTypeError(f"{word!r} is neither true nor false")
-    return _TRUTHS[word.lower()]
+def _help(field: Field) -> str:
+    text, default = declaration_of(field), default_of(field)
+    if is_needed(field):
+        return f"{text} (required)"
+    if default is None or default is False or default == []:  # the text explains these
+        return text
+    return f"{text} (default: {str(default).replace('%', '%%')})"
 
 
 def _spellings(prefix: str, name: str) -> list[str]:
     return list(dict.fromkeys((f"--{prefix}{name}", f"--{prefix}{name}".replace("_", "-"))))
 
 
-class Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Show one spelling, the type and the default of each flag, and the epilog unchanged.
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Show one spelling of each flag, and the epilog unchanged.
 
-    argparse documents formatter classes by name only; overriding these methods is the only way to change their output.
+    argparse documents formatter classes by name only; overriding a method is the only way to change their output.
     """
 
     def __init__(self, prog: str) -> None:
@@ -112,27 +118,4 @@ class Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFo
         super().__init__(prog, max_help_position=min(34, columns // 3), width=min(columns, MAX_WIDTH) - 1)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        if action.dest == "help":
-            return "--help"
-        flag = f"--{action.dest.replace('_', '-')}"
-        if action.const is True:  # a switch; one that is on by default can be turned off
-            return f"--[no-]{flag.removeprefix('--')}" if action.default is True else flag
-        value = _value_name(action)
-        return f"{flag} {value} ..." if action.nargs == "+" else f"{flag} {value}"
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.required:
-            return f"{action.help} (required)"
-        is_silent = action.default is None or action.default is False or action.default == []  # its help explains it
-        return action.help if is_silent else super()._get_help_string(action)
-
-    def add_argument(self, action: argparse.Action) -> None:
-        if action.const is not False:  # `--no-x` is shown together with `--x`
-            super().add_argument(action)
-
-
-def _value_name(action: argparse.Action) -> str:
-    choices = list(action.choices or ())
-    if choices and len(choices) <= 8:
-        return "{" + ",".join(map(str, choices)) + "}"
-    return {int: "INT", float: "FLOAT", parse_json: "JSON"}.get(action.type, "TEXT")
+        return str(action.metavar or "--help")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import filelock
@@ -31,37 +30,15 @@ def take(file: str | Path, what: str | Path) -> filelock.BaseFileLock:
 
 @contextmanager
 def one_writer(folder: str | Path) -> Iterator[None]:
-    """Lock a folder for one run, of whose processes the first holds the lock.
-
-    The folder is created, and deleted at the end if nothing was written. One that cannot be written to is not locked:
-    a finished result there can be read, and who writes gets the error of the system.
+    """Make and lock a folder for one run, of whose processes the first holds the lock.
 
     Raises:
         UserError: If another run holds the folder.
     """
-    folder = Path(folder)
     if not is_first():
         yield
         return
-    new = [each for each in (folder, *folder.parents) if not each.exists()]
-    lock = _lock(folder)
-    try:
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with take(folder / LOCK, folder):
         yield
-    finally:
-        if lock is not None:
-            with suppress(OSError):  # the file is deleted while it is locked: who waits for it looks for a new one
-                (folder / LOCK).unlink()
-            lock.release()
-        with suppress(OSError):  # not empty
-            for each in new:
-                each.rmdir()
-
-
-def _lock(folder: Path) -> filelock.BaseFileLock | None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return take(folder / LOCK, folder)
-    except OSError:
-        if folder.is_dir() and os.access(folder, os.W_OK):
-            raise
-        return None

@@ -11,14 +11,10 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
-from math import isfinite
-from numbers import Real
-from operator import ge, gt, le
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 IN_MEMORY = "in memory"  # in place of the id or folder of data or a model that Python was given
 SEEDS = 2**32  # numpy takes seeds from 0 to below this
-_CHECKS = {"least": (ge, "at least"), "above": (gt, "above"), "most": (le, "at most")}
 
 
 class UserError(ValueError):
@@ -48,35 +44,34 @@ def opt(default: Any, help: str, *, neutral: bool = False, main: bool = False, *
         main: Whether `--help` shows it; `--help-all` shows all.
         bounds: Any of `least`, `above` and `most`, which `Bounded` enforces; `above` is an exclusive lower bound.
     """
-    metadata = {"help": Declaration.of(help, neutral, main, bounds)}
+    declared = {"help": Declaration(help, neutral, main, bounds)}
     if isinstance(default, list):
-        return field(default_factory=default.copy, metadata=metadata)
-    return field(default=default, metadata=metadata)
+        return field(default_factory=default.copy, metadata=declared)
+    return field(default=default, metadata=declared)
 
 
 def need(help: str, *, neutral: bool = False, **bounds: float) -> Any:
     """Declare an option without a default, which the user must set. The arguments are those of `opt`."""
-    return field(metadata={"help": Declaration.of(help, neutral, True, bounds)})
+    return field(metadata={"help": Declaration(help, neutral, True, bounds)})
 
 
 class Declaration(str):
     """The help of an option and what else it declares: `HfArgumentParser` hands all metadata on to argparse."""
 
-    neutral: bool = False
-    main: bool = False
-    bounds: Mapping[str, float] = {}
-
-    @classmethod
-    def of(cls, help: str, neutral: bool, main: bool, bounds: Mapping[str, float]) -> Declaration:
-        declaration = cls(help.replace("%", "%%"))  # argparse expands a single percent sign
-        declaration.neutral, declaration.main, declaration.bounds = neutral, main, bounds
+    def __new__(cls, help: str, neutral: bool = False, main: bool = False, bounds: Any = None) -> Declaration:
+        declaration = super().__new__(cls, help.replace("%", "%%"))  # argparse expands a single percent sign
+        declaration.neutral, declaration.main, declaration.bounds = neutral, main, bounds or {}
         return declaration
+
+    neutral: bool
+    main: bool
+    bounds: Mapping[str, float]
 
 
 def declaration_of(field: Field) -> Declaration:
     """Return what a field declares; of a field of another library, the help alone."""
-    found = field.metadata.get("help", "")
-    return found if isinstance(found, Declaration) else Declaration(found)
+    declared = field.metadata.get("help", "")
+    return declared if isinstance(declared, Declaration) else Declaration(declared.replace("%%", "%"))
 
 
 def is_needed(field: Field) -> bool:
@@ -147,48 +142,45 @@ def flags(values: Mapping[str, Any]) -> list[str]:
             words.append(flag if value else flag.replace("--", "--no-", 1))
         elif isinstance(value, dict):
             words.append(f"{flag}={json.dumps(value)}")
-        elif value not in (None, []):
-            words += [flag, *map(str, value if isinstance(value, list) else [value])]
+        elif isinstance(value, list):
+            words += [flag, *map(str, value)] if value else []
+        elif str(value).startswith("-"):  # as a word by itself it would be taken for a flag
+            words.append(f"{flag}={value}")
+        elif value is not None:
+            words += [flag, str(value)]
     return words
 
 
 class Bounded:
-    """Base of the dataclasses of options: checks bounds and choices, also of each value of a list. None passes.
+    """Base of the dataclasses of options: pydantic converts each value, and checks its type, choices and bounds.
+
+    Values of flags, of recipes and of Python all pass here.
 
     Raises:
-        UserError: For the first value that is too small, too large, infinite, not a number, or not among the choices.
+        UserError: For the first value that is not valid.
     """
 
     def __post_init__(self) -> None:
-        choices = _choices(type(self))  # type: ignore[arg-type]  # a class can be hashed, if not its instances
-        for each in fields(self):  # type: ignore[arg-type]
-            bounds, value = declaration_of(each).bounds, getattr(self, each.name)
-            for one in value if isinstance(value, list) else [value]:
-                if one is None:
-                    continue
-                if (known := choices[each.name]) and one not in known:
-                    raise UserError(f"`{each.name}` must be {' or '.join(known)}, got {one!r}.")
-                if bounds and not (isinstance(one, Real) and isfinite(one) and _lies_within(one, bounds)):
-                    raise UserError(f"`{each.name}` must be {_in_words(bounds)}, got {one!r}.")
+        from repair_hf.runtime.checking import check  # here, because a help needs no pydantic
+
+        for name, adapter in _adapters(type(self)).items():  # type: ignore[arg-type]  # a class can be hashed
+            try:
+                object.__setattr__(self, name, check(adapter, getattr(self, name)))  # also of a frozen one
+            except ValueError as error:
+                raise UserError(f"`{name}` {error}") from error
 
 
 @cache
-def _choices(type: type) -> dict[str, list[Any]]:
-    """What each field accepts by its type, if that is a `Literal`, or an optional one or a list of one."""
-    return {
-        name: [value for part in (hint, *get_args(hint)) if get_origin(part) is Literal for value in get_args(part)]
-        for name, hint in get_type_hints(type).items()
-    }
+def _adapters(kind: type) -> dict[str, Any]:
+    """Return what checks each field of a dataclass."""
+    from repair_hf.runtime.checking import adapter
 
-
-def _lies_within(number: Any, bounds: Mapping[str, float]) -> bool:
-    return all(_CHECKS[name][0](number, bound) for name, bound in bounds.items())
-
-
-def _in_words(bounds: Mapping[str, float]) -> str:
-    if set(bounds) == {"least", "most"}:
-        return f"between {bounds['least']:,} and {bounds['most']:,}"
-    return " and ".join(f"{_CHECKS[name][1]} {bound:,}" for name, bound in bounds.items())
+    hints, found = get_type_hints(kind), {}
+    for each in (each for each in fields(kind) if each.init):
+        is_ours = isinstance(each.metadata.get("help"), Declaration)
+        hint = hints[each.name] if is_ours else hints[each.name] | None  # transformers passes None for any type
+        found[each.name] = adapter(hint, declaration_of(each).bounds)
+    return found
 
 
 @dataclass
@@ -267,8 +259,8 @@ class EncoderOptions(Bounded):
     @property
     def how_to_load(self) -> dict[str, Any]:
         """Arguments of `open_retriever`."""
-        found = vars(self.of_encoder)
-        return {"revision": found.pop("model_revision"), **found}
+        arguments = vars(self.of_encoder)
+        return {"revision": arguments.pop("model_revision"), **arguments}
 
 
 @dataclass(kw_only=True)
@@ -284,7 +276,7 @@ class EmbeddingOptions(EncoderOptions):
 
 
 @dataclass
-class StageOptions:
+class StageOptions(Bounded):
     """Where a stage writes."""
 
     output: str = need("Folder to write the result to.", neutral=True)

@@ -6,7 +6,6 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable
-from functools import cache
 from typing import Any
 
 SHORTEST_KEY = 16  # characters; a shorter value, such as `none`, is a placeholder and may occur anywhere
@@ -25,7 +24,7 @@ def use_keys(names: Iterable[str]) -> None:
 def without_secrets(text: str) -> str:
     """Hide the keys in use, and whatever has the shape of a key. For messages, logs and settings; not for answers."""
     for key in _keys_in_use():
-        text = key.sub("<hidden>", text)
+        text = text.replace(key, "<hidden>")
     return _SECRET_TEXT.sub("<hidden>", text)
 
 
@@ -53,13 +52,6 @@ def _is_shown(sign: str) -> bool:
     return sign.isprintable() or sign in _JOINERS or unicodedata.category(sign) == "Zs"
 
 
-def _keys_in_use() -> list[re.Pattern[str]]:
+def _keys_in_use() -> list[str]:
     values = (os.environ[name].strip() for name in _KEYS_IN_USE if name in os.environ)  # `get` is slow
-    return [_pattern(value) for value in values if len(value) >= SHORTEST_KEY]
-
-
-@cache
-def _pattern(key: str) -> re.Pattern[str]:
-    """Return a pattern of the key, each of whose characters may be percent-encoded, as in an address."""
-    coded = ("".join(f"%(?i:{byte:02x})" for byte in os.fsencode(sign)) for sign in key)
-    return re.compile("".join(f"(?:{re.escape(sign)}|{code})" for sign, code in zip(key, coded, strict=True)))
+    return [value for value in values if len(value) >= SHORTEST_KEY]

@@ -1,11 +1,12 @@
 """A stage: a command that writes one folder, once.
 
 Every stage runs the same way, from the command line and from Python: check the folder; return its result if it is
-finished; lock it; record what is about to run; work; record the numbers. The folder holds
+finished; lock it; record what is about to run; work; record the numbers. A stage writes into a folder that is empty,
+or that carries its own marks. The folder holds
 
+- `versions.json`: the command that the folder belongs to, versions of the code, and which inputs were local;
 - `config.yaml`: the options, and digests of what the stage reads;
 - `command.txt`: the command that makes the folder;
-- `versions.json`: versions of the code, and which inputs were local;
 - `items.parquet`: a digest of each image and caption of the pairs, so that a later stage can name those that changed;
 - `summary.json`: the numbers. It is written last: if it exists, all else in the folder is whole, and of these options.
   The stage is finished, unless `open` counts what is still to do: then it stopped, and the same command goes on.
@@ -34,9 +35,7 @@ from repair_hf.runtime.run_folder import as_json, versions, write_atomically, wr
 
 logger = logging.getLogger(__name__)
 
-MARKS = ("config.yaml", "versions.json", "summary.json")
-FORGET = f"Delete {', '.join(MARKS)} there, then rerun the same command to resume with what else the folder holds"
-READ = ("pairs", "image_folder", "model")  # options that may name a folder of the user
+FORGET = "Delete this file, and run the command that made its folder again"
 
 
 class Stage:
@@ -51,6 +50,8 @@ class Stage:
         needs: Keys that the summary of a finished stage has.
         neutral: Names of inputs that do not affect the result.
         words: Flags of further options, for `command.txt`.
+        writes: Patterns of the files that the work makes. Those of other options are removed before it starts; what
+            was paid is none of them.
         otherwise: What to do if the folder is finished with other options.
 
     Attributes:
@@ -68,11 +69,12 @@ class Stage:
         needs: Iterable[str] = (),
         neutral: Iterable[str] = (),
         words: Iterable[str] = (),
+        writes: Iterable[str] = (),
         otherwise: str = "Give another --output, or delete the folder.",
     ) -> None:
-        self._otherwise = otherwise
+        self._otherwise, self._has_begun = otherwise, False
         self.command, self.folder = command, None if output is None else Path(output)
-        self.items, self.needs = items, list(needs)
+        self.items, self.needs, self.writes = items, list(needs), list(writes)
         declared = {each.name: each for one in options for each in fields(one)}
         self._neutral = {*neutral, *(name for name, each in declared.items() if is_neutral(each))}
         named = {each.name: getattr(one, each.name) for one in options for each in fields(one) if each.init}
@@ -84,11 +86,14 @@ class Stage:
         """Check that the stage may write to its folder; change nothing.
 
         Raises:
-            UserError: If the folder is an input, belongs to another stage, holds a finished result of other options,
-                or its own files are damaged.
+            UserError: If the folder is not empty and not of this command, holds a finished result of other options, or
+                its own files are damaged.
         """
-        if self.folder is not None and self.summary is None:
-            self._check_folder(self.folder)
+        if self.folder is None or self.summary is not None:
+            return
+        check_folder(self.folder, self.command)
+        if is_finished(self.folder) and (changes := self._differences(self.folder)):
+            raise UserError(f"{self.folder} holds a finished result with other options: {changes}. {self._otherwise}")
 
     @property
     def deciding(self) -> dict[str, Any]:
@@ -104,7 +109,7 @@ class Stage:
         """
         if self.folder is None or not (self.folder / "summary.json").is_file():
             return None
-        if command_of(self.folder) not in (self.command, None) or self._differences(self.folder):
+        if command_of(self.folder) != self.command or self._differences(self.folder):
             return None
         return read_json(self.folder / "summary.json", needs=self.needs, remedy=FORGET)
 
@@ -114,38 +119,47 @@ class Stage:
         Args:
             work: Makes everything else in the folder, and returns the summary. Of several processes, the first one's
                 is kept; the others may return anything.
-            again: Do it even in a finished folder, because that makes more of it. Call `check` before.
+            again: Do it even in a finished folder, because that makes more of it. The work then calls `begin` itself,
+                once everything is loaded and checked: until then an earlier result stays as it is.
 
         Raises:
             UserError: As `check`; or if another run holds the folder.
         """
-        if not again:
-            self.check()
         folder = self.folder
         if folder is None:
             return as_json(work(None))
+        if is_first():  # the others read nothing that this one removes
+            self.check()
+        if not again and (summary := self.summary) is not None:
+            return summary
         with one_writer(folder):
-            if not again and (summary := self.summary) is not None:
+            if not again and (summary := self.summary) is not None:  # another run has finished it in the meantime
                 return summary
-            if is_first():  # the others read nothing that this removes
-                self._check_folder(folder)
-                self._open(folder)
+            if is_first():
+                self.check()
+                if not again or command_of(folder) is None:
+                    self.begin()
             summary = as_json(work(folder))
             if is_first():  # last: it means that everything else in the folder is complete
+                assert self._has_begun, "the work calls `begin`"
                 write_json(folder / "summary.json", hide_keys(summary))
             return summary
 
-    def _open(self, folder: Path) -> None:
-        """Record what is about to run. What an interrupted run left stays."""
-        if command_of(folder) is not None and (changes := self._differences(folder)):
-            logger.warning("%s was started with other options: %s. The new ones are used.", folder, changes)
-        folder.mkdir(parents=True, exist_ok=True)
+    def begin(self) -> None:
+        """Record what is about to run. What an interrupted run of the same options left stays."""
+        self._has_begun, folder = True, self.folder
+        if folder is None or not is_first():
+            return
+        claim(folder, self.command)
         (folder / "summary.json").unlink(missing_ok=True)  # the result is about to be rewritten
-        config = yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True)
-        write_atomically(folder / "config.yaml", config)
+        if changes := self._differences(folder):
+            if (folder / "config.yaml").is_file():
+                logger.warning("%s was started with other options: %s. The new ones are used.", folder, changes)
+            for path in [path for pattern in self.writes for path in folder.glob(pattern) if path.is_file()]:
+                path.unlink()
+        _write_mark(folder, self.command, here=_local(self.config))
+        write_atomically(folder / "config.yaml", yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True))
         write_atomically(folder / "command.txt", shlex.join(self._words) + "\n")
-        place = {"command": self.command, "output": str(folder), "here": _local(self.config)}
-        write_json(folder / "versions.json", place | versions())
         if self.items is not None:
             self.items.save(folder)
 
@@ -154,26 +168,6 @@ class Stage:
         path = folder / "config.yaml"
         before = read_yaml(path, remedy=FORGET) if path.is_file() else {}
         return differences(before, self.config, without=self._neutral)
-
-    def _check_folder(self, folder: Path) -> None:
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder} is a file; give --output the path of a folder.")
-        self._refuse_inputs(folder)
-        before = command_of(folder)
-        if before not in (self.command, None):
-            raise UserError(f"{folder} belongs to `{before}`, not to `{self.command}`; give another --output.")
-        if before is not None and is_finished(folder) and (changes := self._differences(folder)):
-            raise UserError(f"{folder} holds a finished result with other options: {changes}. {self._otherwise}")
-
-    def _refuse_inputs(self, folder: Path) -> None:
-        """Raise an error if the output folder is an input: training would overwrite the model that it starts from."""
-        for name in READ:
-            named = self.config.get(name)
-            for one in named if isinstance(named, list) else [named]:
-                if isinstance(one, str) and Path(one).is_dir() and folder.is_dir() and folder.samefile(one):
-                    raise UserError(
-                        f"--output {folder} is the folder of `{name}`; give another one, such as runs/NAME."
-                    )
 
 
 def words_of(options: Any) -> list[str]:
@@ -188,10 +182,49 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], *, without: I
     return ", ".join(f"{key} ({before.get(key, 'absent')} -> {now.get(key, 'absent')})" for key in keys)
 
 
+def check_folder(folder: Path, command: str) -> None:
+    """Check that a command may write to a folder: there is none, it is empty, or it carries marks of this command.
+
+    Raises:
+        UserError: If it is a file, or holds files of the user or of another command.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give --output the path of a folder.")
+    before = command_of(folder)
+    if before not in (command, None):
+        raise UserError(f"{folder} belongs to `{before}`, not to `{command}`; give another --output.")
+    if before is None and folder.is_dir() and (other := [path.name for path in folder.iterdir() if _is_shown(path)]):
+        raise UserError(
+            f"{folder} holds {min(other)}, and no mark of `repair-hf {command}`. Nothing is overwritten: give "
+            "--output a new or empty folder."
+        )
+
+
+def claim(folder: str | Path, command: str) -> None:
+    """Make a folder, and mark it as that of a command.
+
+    Raises:
+        UserError: As `check_folder`.
+    """
+    folder = Path(folder)
+    check_folder(folder, command)
+    if is_first() and command_of(folder) is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_mark(folder, command)
+
+
+def _write_mark(folder: Path, command: str, *, here: Iterable[str] = ()) -> None:
+    """Write `versions.json`: whose folder it is, and by which code; `here` lists inputs that are local paths."""
+    write_json(folder / "versions.json", {"command": command, "output": str(folder), "here": [*here]} | versions())
+
+
 def command_of(folder: Path) -> str | None:
-    """Return the command that a folder belongs to; None if no stage has written there."""
+    """Return the command that a folder belongs to; None if it carries no mark of ours."""
     path = folder / "versions.json"
-    return read_json(path, needs=["command"], remedy=FORGET)["command"] if path.is_file() else None
+    try:
+        return read_json(path).get("command") if path.is_file() else None
+    except UserError:  # a file of this name that somebody else wrote
+        return None
 
 
 def open_in(folder: Path) -> int:
@@ -206,16 +239,19 @@ def is_finished(folder: Path) -> bool:
     return (folder / "summary.json").is_file() and not open_in(folder)
 
 
-def refuse_unfinished(folder: Path) -> None:
-    """Refuse a folder that a stage is writing, or was killed while writing: parts may be of an earlier run.
+def refuse_unfinished(place: str | Path) -> None:
+    """Raise an error for a folder that a stage is writing, or was killed while writing; any other place is fine.
+
+    Whoever opens a model, pairs, failures, records or a contrast set by name asks this first.
 
     Raises:
         UserError: With how to finish it.
     """
+    folder = Path(place)
     if (command := command_of(folder)) is not None and not (folder / "summary.json").is_file():
         raise UserError(
-            f"{folder} is unfinished: `repair-hf {command}` still runs, or was killed. Run its command.txt: "
-            "it finishes the folder, and pays for no answer that has arrived."
+            f"{folder} is unfinished: `repair-hf {command}` still runs, or was killed. Run the command in its "
+            "command.txt: it finishes the folder, and pays for no answer that has arrived."
         )
 
 
@@ -223,3 +259,7 @@ def _local(config: Mapping[str, Any]) -> list[str]:
     """Return the values that are local paths although they look like Hub ids."""
     values = [one for value in config.values() for one in (value if isinstance(value, list) else [value])]
     return sorted({one for one in values if isinstance(one, str) and one.count("/") == 1 and Path(one).exists()})
+
+
+def _is_shown(path: Path) -> bool:
+    return not path.name.startswith(".")

@@ -34,6 +34,7 @@ from repair_hf.study.setting import Setting
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, fill_of
 from repair_hf.training.finetune import train
+from repair_hf.training.options import WITH_GRID
 
 FIGURES = "training.json"  # written last: the weights beside it are complete
 
@@ -111,7 +112,7 @@ def _train(cell: Cell, made: Mapping[str, Product], setting: Setting, folder: Pa
 def config_of(method: Method, setting: Setting, folder: Path, cell: Cell) -> RepairConfig:
     """Return the configuration of a method's training. A loss of the study's own takes the fill of the grid's."""
     own: dict[str, Any] = {"loss": "grid" if method.loss in OBJECTIVES else method.loss, "fill": method.fill or None}
-    own |= {"grid_weight": method.grid_weight, "grid_mean": method.grid_mean}
+    own |= {"grid_weight": method.grid_weight if own["loss"] in WITH_GRID else None, "grid_mean": method.grid_mean}
     own |= {"learning_rate": cell.learning_rate, "num_train_epochs": cell.epochs, "seed": cell.seed}
     return RepairConfig(str(folder), **own, **(setting.training | dict(method.training)))
 

@@ -93,7 +93,7 @@ class TwoViews(Objective, TrainerCallback):
         views = torch.cat([self.augment(originals) for _ in range(VIEWS)])
         vectors = F.normalize(self.head(self.features(views, step.batch).float()), dim=1)  # (2 B, OUT)
         one, other = vectors.chunk(VIEWS)
-        anchors = step.own[step.slots[step.own] == 0]  # views are of this process's images alone
+        anchors = step.local_grids[:, 0]  # views are of this process's images alone
         known = alike(step)[anchors][:, anchors]
         return {"loss_global": anchor_loss(step), "loss_views": two_views(one, other, TEMPERATURE, known)}
 

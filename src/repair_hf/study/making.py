@@ -19,13 +19,13 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.evaluation.words import MODEL
 from repair_hf.llm.answers import AnswerError
 from repair_hf.llm.asker import Asker
 from repair_hf.llm.prompts import Drawing
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.progress import Progress
+from repair_hf.study.words import MODEL
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor

@@ -23,7 +23,7 @@ class Records:
     """How records of RePair or of a variant are made, once for all methods and seeds that use them."""
 
     name: str  # name of the folder
-    mine: Mapping[str, Any] = field(default_factory=dict)  # options of `mine` that differ from the study's
+    is_random: bool = False  # whether random wrong answers stand in place of mined failures
     synthesize: Mapping[str, Any] = field(default_factory=dict)  # options of `synthesize` that differ
     directions: tuple[str, ...] = ("i2t", "t2i")  # directions whose failures are repaired
     is_capped: bool = False  # whether at most as many edits train as `REPAIR` has: one budget
@@ -80,13 +80,12 @@ def option(name: str, **training: Any) -> Method:
 
 
 _OPTIONS = (
-    option("crop", augment="crop"),
     option("clip-betas", adam_beta2=0.98, adam_epsilon=1e-6),  # those of CLIP and open_clip
     option("no-clipping", max_grad_norm=0.0),  # of gradients, as in open_clip
 )
 OPTIONS = {method.name: method for method in _OPTIONS}
 RULED = {PLAIN, *(method.name for method in CANDIDATES)}  # what the rule compares
-WO_FAILURE = Records("wo-failure", mine={"false_positives": "random"}, is_capped=True)  # the same queries
+WO_FAILURE = Records("wo-failure", is_random=True, is_capped=True)  # the same queries
 ABLATIONS = (
     ablation("repair-i2t", data=Records("repair-i2t", directions=("i2t",))),
     ablation("repair-t2i", data=Records("repair-t2i", directions=("t2i",))),
@@ -95,7 +94,7 @@ ABLATIONS = (
     ablation("wo-qc", data=Records("wo-qc", synthesize={"audited": False})),  # every failure is edited
     ablation("wo-pqc", data=Records("wo-pqc", synthesize={"select": "first"})),  # the first candidate
     ablation("full-matrix", loss="batch"),  # its items are pairs of the batch
-    ablation("hard-neg-only", loss="hard-negatives"),  # the anchor's own false positives, without the edits
+    ablation("hard-neg-only", loss="hard-negatives"),  # what the anchor was confused with, without what fits it
 )
 BASELINES = (
     Method("negclip", {"negative": negclip.SWAPS}),

@@ -14,8 +14,8 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from repair_hf.evaluation.words import load_parser
 from repair_hf.study.making import SEED, Maker, MakerContext, Sample
+from repair_hf.study.words import load_parser
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc, Span

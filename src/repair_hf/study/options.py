@@ -77,8 +77,11 @@ class StudyOptions(Bounded):
     )
     test_split: str = opt("test", "Split for the reported results.", main=True)
     validation_split: str = opt("validation", "Split that learning rate and epochs are chosen on.", main=True)
-    paper: Literal["flickr30k", "coco30k"] | None = opt(
+    paper: Literal["flickr30k", "coco", "coco30k"] | None = opt(
         None, "Add columns with the RePair paper's results on this dataset.", neutral=True
+    )
+    aro: list[str] = opt(
+        [], "Add a table of ARO: folders of `repair-hf evaluate` on the study's `cells/*`.", neutral=True
     )
     keep_models: bool = opt(False, "Keep the weights of each reported training run, in `cells`.", neutral=True)
     table: list[str] = opt(

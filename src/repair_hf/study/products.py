@@ -26,6 +26,7 @@ from repair_hf.runtime.stage import Stage
 from repair_hf.study.making import Maker, MakerContext
 from repair_hf.study.methods import REPAIR, Method, Records
 from repair_hf.study.options import parse_budget
+from repair_hf.study.random_failures import random_failures
 from repair_hf.study.samples import DROPPED, SAMPLES
 from repair_hf.study.setting import Setting
 from repair_hf.synthesis.contrast import contrast_set
@@ -105,10 +106,12 @@ class Products:
         if setting.records is not None and wanted is REPAIR:
             return Product(setting.records, int(has_edit(setting.records).sum()))
         pairs, model, folder = setting.pairs, setting.options.model, setting.folder / wanted.name
-        name = f"failures-{'-'.join(wanted.mine.values()) or 'best'}"  # variants share them
+        name = "failures-best"  # variants share them
         with setting.lock(name):
-            how = {"max_queries": setting.max_queries, "cache_images": True, **wanted.mine}
-            failures = mine(model, pairs, output=setting.folder / name, **how)
+            options = {"max_queries": setting.max_queries, "cache_images": True}
+            failures = mine(model, pairs, output=setting.folder / name, **options)
+        if wanted.is_random:
+            failures = random_failures(failures, pairs, setting.base)
         failures = failures.select(np.flatnonzero(np.isin(failures["direction"][:], wanted.directions)))
         options = changed(llm) | changed(editor) | dict(wanted.synthesize)
         required = {"llm": llm.llm, "editor": editor.editor, "output": folder}
@@ -131,7 +134,8 @@ class Products:
         }
         inputs |= local_weights(setting.editor) if makes else {}
         folder = setting.folder / maker.name
-        stage = Stage("study", folder, [setting.llm] * asks + [setting.editor] * makes, inputs)
+        options = [setting.llm] * asks + [setting.editor] * makes
+        stage = Stage("study", folder, options, inputs, writes=["samples.arrow", "dropped.arrow"])
         summary = stage.run(lambda _: self._make(maker, folder))
         samples = Dataset.from_file(str(folder / "samples.arrow"))
         return Product(samples, len(samples), summary["llm"], summary["images"])

@@ -20,9 +20,11 @@ from repair_hf.analysis.report import Finding
 from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.records.dataset import NoRecords
 from repair_hf.runtime.options import fill
+from repair_hf.runtime.stage import claim
 from repair_hf.study.cells import run_cell
 from repair_hf.study.estimate import describe_time
 from repair_hf.study.options import SIZES, StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
+from repair_hf.study.paper import aro_table, results_of_setting
 from repair_hf.study.plan import Plan
 from repair_hf.study.products import Products
 from repair_hf.study.results import Cell, Results, load_rows, save_rows
@@ -60,6 +62,7 @@ def study(
     """Run what is missing, unless the options want tables alone; write the tables, and return them."""
     output, left_out = Path(options.output), dict[str, str]()
     if options.table:
+        claim(output, "study")
         rows = load_rows(options.table)
         is_toy = {row.cell.data for row in rows} <= SIZES.keys()
     else:
@@ -73,7 +76,11 @@ def study(
         )
         save_rows(rows, output / "results.parquet")
         left_out = plan.left_out
-    sections = tables_of(rows, options.paper, left_out)
+    models, rounds = (options.model, llm.llm, editor.editor), len(options.records)
+    published = results_of_setting(options.paper, models, rounds) if options.paper else {}
+    sections = tables_of(rows, published, left_out)
+    if options.aro:
+        sections.append(aro_table(options.aro, published))
     write_page(sections, output, is_toy=is_toy)
     return sections
 

@@ -14,7 +14,6 @@ import filelock
 from datasets import Dataset
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.evaluation.words import MODEL as PARSER
 from repair_hf.llm.ledger_file import FILE
 from repair_hf.pairs.dataset import Pairs, load_pairs, load_wanted
 from repair_hf.pairs.truth import Truth, truth_of
@@ -22,12 +21,13 @@ from repair_hf.records.dataset import load_records
 from repair_hf.runtime.files import read_json
 from repair_hf.runtime.options import PairsOptions, UserError, did_you_mean, fields_of
 from repair_hf.runtime.run_folder import write_json
-from repair_hf.runtime.stage import Stage, differences
+from repair_hf.runtime.stage import Stage, claim, differences
 from repair_hf.study.losses import NEEDS
 from repair_hf.study.making import Maker
 from repair_hf.study.methods import DEFAULT, METHODS, OPTIONS, PAPER, REPAIR, Records
 from repair_hf.study.options import SIZES, Size, StudyOptions, StudyPairsOptions
 from repair_hf.study.results import code_digest
+from repair_hf.study.words import MODEL as PARSER
 from repair_hf.synthesis.models import check_editor, check_llm
 from repair_hf.synthesis.options import EditorOptions, LLMOptions
 from repair_hf.toyworld.corpus import CAPTIONS, build_world, is_world
@@ -149,11 +149,11 @@ class Setting:
         Raises:
             UserError: If the folder holds rows of other options, other data or other code.
         """
+        claim(self.output, "study")
         inputs = {"pairs_fingerprint": self.pairs.fingerprint, "model_digest": self.base.digest, "code": code_digest()}
         now = Stage("study", None, (self.options, self.pairs_options, self.llm, self.editor), inputs).deciding
         path = self.output / "study.json"
         if not path.is_file():
-            self.output.mkdir(parents=True, exist_ok=True)
             return write_json(path, now)
         if changes := differences(read_json(path, needs=None), now):
             raise UserError(

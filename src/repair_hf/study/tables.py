@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from repair_hf.analysis.report import Finding
@@ -17,6 +16,7 @@ from repair_hf.analysis.tables import NONE, markdown
 from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.study.methods import DEFAULT, OPTIONS, PAPER, PLAIN, RULED
+from repair_hf.study.paper import Figures, both_ways
 from repair_hf.study.results import BASE, Cell, Row
 from repair_hf.study.rule import WORLDS, apply_rule
 from repair_hf.study.statistics import MEASURES, Line, Lines, lines_of
@@ -35,12 +35,23 @@ PAID = ("samples", "llm_calls", "images")
 FORMS = {"edits_trained": ".0%", "learning_rate": "g", "epochs": "g", "items_per_step": ",.0f", "seconds": ",.0f"}
 
 
+RANKING: Mapping[str, Callable[[np.ndarray], float]] = {  # measures of the ranks of the best answers, beside R@1
+    "R@5": lambda ranks: 100 * float((ranks <= 5).mean()),
+    "R@10": lambda ranks: 100 * float((ranks <= 10).mean()),
+    "MRR": lambda ranks: float((1 / ranks).mean()),
+}
+
+
 def cell_of(column: str, line: Line, lines: Lines) -> str:
     """Format a cell: both means of a measure, such as `61.9/55.1`, a gain of a measure, or a value of the row."""
     measure, _, how = column.partition(", ")
     if not how and measure in MEASURES:
         found = [[row.right[each].mean() for row in line.rows] for each in MEASURES[measure] if each in line.row.right]
         return "/".join(f"{100 * statistics.fmean(each):.1f}" for each in found) or NONE
+    if measure in RANKING:
+        digits = 4 if measure == "MRR" else 1
+        found = [[RANKING[measure](np.array(row[f"{way}_ranks"])) for row in line.rows] for way in DIRECTIONS]
+        return "/".join(f"{statistics.fmean(each):.{digits}f}" for each in found)
     if not how:
         return NONE if line.row[measure] is None else f"{line.row[measure]:{FORMS.get(measure, ',')}}"
     other = lines.get(REFERENCES[how])
@@ -68,6 +79,15 @@ TABLES = (
         "R@1 I2T/T2I; contrast set, caption/picture; R@1 kept of the base's own domain. Gains are over plain training "
         "at its best, in points, with 95% intervals over images and seeds (*: excludes 0). *Score*: their mean.",
         (*MEASURES, *GAINED),
+        lambda cell: cell.budget == "all" and cell.blend == 1,
+        [BASE],
+    ),
+    Table(
+        "retrieval",
+        "The paper's measures",
+        "I2T/T2I, in percent but for MRR; means over seeds. With `--paper`, the paper's figures stand beside ours. A "
+        "figure with a sign is a gain over plain training.",
+        ("R@1", *RANKING),
         lambda cell: cell.budget == "all" and cell.blend == 1,
         [BASE],
     ),
@@ -113,10 +133,10 @@ TABLES = (
 )
 
 
-def tables_of(rows: Sequence[Row], paper: str | None, left_out: Mapping[str, str]) -> list[Finding]:
+def tables_of(rows: Sequence[Row], published: Figures, left_out: Mapping[str, str]) -> list[Finding]:
     """Return all tables of what is finished: those of each dataset, and with both toy worlds the rule for the default.
 
-    `paper` adds the RePair paper's results on a dataset; `left_out` are methods without rows, with the reason.
+    `published` is what RePair's paper reports; `left_out` are methods without rows, with the reason.
     """
     found: list[Finding] = []
     if left_out:
@@ -136,11 +156,9 @@ def tables_of(rows: Sequence[Row], paper: str | None, left_out: Mapping[str, str
                 {"method": name} | {column: cell_of(column, lines[name], lines) for column in table.columns}
                 for name in names
             ).rename(columns=lambda head: head.replace("_", " "))
-            if table.name == "methods" and paper is not None:
-                figures = published_results(paper)
-                for way in DIRECTIONS:
-                    each = [figures.get(name, {}).get(f"{way}_R@1") or NONE for name in names]
-                    frame[f"paper ({paper}): R@1 {way.upper()}"] = each
+            if table.name == "retrieval" and published:
+                for measure in table.columns:
+                    frame[f"paper: {measure}"] = [both_ways(published, name, measure) for name in names]
             found += [Finding(table.name + suffix, table.title + where, f"{size} {table.note}", frame)] if own else []
         if PLAIN in lines:
             found.append(_pairs(lines, suffix, where))
@@ -162,12 +180,6 @@ def _pairs(lines: Lines, suffix: str, where: str) -> Finding:
     ]
     note = f"Each method minus `{best}`, which has the highest score. The CSV has all pairs."
     return Finding(f"pairs{suffix}", f"Against each other{where}", note, pd.DataFrame(rows), pd.DataFrame(data))
-
-
-def published_results(dataset: str) -> dict[str, dict[str, str]]:
-    """Read what RePair's paper reports for a dataset: method -> column -> figure, empty if not reported."""
-    with (files("repair_hf.study") / "paper.csv").open(encoding="utf-8") as file:
-        return {row["method"]: row for row in csv.DictReader(file) if row["dataset"] == dataset}
 
 
 def write_page(sections: Sequence[Finding], folder: Path, *, is_toy: bool) -> None:

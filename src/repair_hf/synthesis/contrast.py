@@ -22,17 +22,17 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Dataset, load_dataset
+from datasets import Dataset
 
 from repair_hf.llm.asker import Asker
 from repair_hf.llm.cost import StageCost, Usage, paid_in, usage_rows
 from repair_hf.llm.ledger import Ledger
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
+from repair_hf.pairs.folders import load_any
 from repair_hf.records.cards import write_card
 from repair_hf.records.columns import KINDS, Kind
 from repair_hf.records.near_misses import FEATURES
 from repair_hf.records.triplets import write_rows
-from repair_hf.runtime.disk import naming_full_disk
 from repair_hf.runtime.options import UserError, expect, fill
 from repair_hf.runtime.processes import refuse_several
 from repair_hf.runtime.progress import Progress
@@ -60,7 +60,6 @@ from repair_hf.synthesis.sources import SourceImages
 DROPPED = pa.schema([(name, pa.string()) for name in ("image_id", "caption", "changed", "kind", "reason", "detail")])
 NEEDS = ("items", "kept", "kinds", "dropped", "unanswered", "attempts", "open", "paid", "seconds")  # of a summary
 SAMPLE = 24  # items of an estimate
-SPACE = 4 * 2**20  # bytes that a run needs at least
 
 
 def contrast_set(
@@ -93,7 +92,7 @@ def contrast_set(
     named = {"llm": id_of(llm), "editor": None if editor is None else id_of(editor)}
     of_llm, of_editor, wanted = fill(kinds, options | named, "contrast_set")
     ContrastSet(pairs, of_llm, of_editor, wanted, output=output).run()
-    return load_dataset(str(output), split="test")
+    return load_any(str(output))["test"]
 
 
 class ContrastSet:
@@ -126,7 +125,8 @@ class ContrastSet:
         }
         inputs |= local_weights(editor) if self.has_editor else {}
         decides = (pairs.source, llm, editor, options)
-        self.stage = Stage("contrast", output, decides, inputs, items=pairs.items, needs=NEEDS)
+        writes = ("README.md", "data/*.parquet", "dropped.parquet")
+        self.stage = Stage("contrast", output, decides, inputs, items=pairs.items, needs=NEEDS, writes=writes)
         self.stage.check()
         if (held := self.stage.summary) is not None and held["items"] > len(self.items):
             raise UserError(
@@ -167,7 +167,7 @@ class ContrastSet:
         def make(folder: Path | None) -> dict[str, Any]:
             nonlocal stop
             assert folder is not None, "the set is written"
-            with naming_full_disk(folder, lambda: SPACE), open_ledger(self.llm, folder) as ledger:
+            with open_ledger(self.llm, folder) as ledger:
                 summary, stop = self._make(folder, ledger)
                 return summary
 
@@ -204,6 +204,7 @@ class ContrastSet:
             editor = open_editor(self.editor, self.llm, ledger)
             how: dict[str, Any] = {"seed": self.options.seed, "save_as": self.editor.editor_format}
             images = Candidates(editor, self.sources, ledger.folder, count=1, **how)
+        self.stage.begin()
         try:
             run_to_end(self._work(self._maker(asker, images)))
         except (RunStopped, KeyboardInterrupt) as error:

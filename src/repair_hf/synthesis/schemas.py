@@ -30,43 +30,23 @@ class Verdict(BaseModel):
         return "fp_too_similar" if self.fp_too_similar else None
 
 
-class ImageInstruction(BaseModel):
-    """How to correct an image; None if nothing needs to change."""
-
-    edit_instruction: Instruction | None
-
-
-class RequiredImageInstruction(ImageInstruction):
-    """How to correct an image, in any case."""
-
-    edit_instruction: Instruction
-
-
-class CaptionInstruction(BaseModel):
-    """How to correct a caption, and what kinds of error it has."""
+class EditInstruction(BaseModel):
+    """What must change in a false positive, and what kinds of error it has; None if nothing needs to change."""
 
     error_types: list[ErrorType]
     edit_instruction: Instruction | None
 
     @model_validator(mode="after")
-    def _has_types(self) -> CaptionInstruction:
+    def _has_types(self) -> EditInstruction:
         if self.edit_instruction is not None and not self.error_types:
             raise ValueError("error_types must name what is wrong, as edit_instruction corrects it")
         return self
 
 
-class RequiredCaptionInstruction(CaptionInstruction):
-    """How to correct a caption, in any case."""
+class RequiredEditInstruction(EditInstruction):
+    """What must change in a false positive, in any case."""
 
     edit_instruction: Instruction
-
-
-INSTRUCTIONS: dict[tuple[str, bool], type[BaseModel]] = {  # by direction, and whether one is required
-    ("i2t", False): CaptionInstruction,
-    ("i2t", True): RequiredCaptionInstruction,
-    ("t2i", False): ImageInstruction,
-    ("t2i", True): RequiredImageInstruction,
-}
 
 
 def one_line(text: str) -> str:

@@ -15,7 +15,7 @@ from repair_hf.llm.asker import Asker
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.options import RepairOptions
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
-from repair_hf.synthesis.schemas import INSTRUCTIONS, Verdict, Written
+from repair_hf.synthesis.schemas import EditInstruction, RequiredEditInstruction, Verdict, Written
 from repair_hf.synthesis.sources import UnreadableImage
 
 FIELDS = {  # of the prompts: role -> field, by direction
@@ -65,13 +65,13 @@ async def instruct(asker: Asker, direction: str, *, q: str, fp: str) -> tuple[st
     """Ask what must change in the false positive, at least, so that it fits the query. Arguments as of `audit`.
 
     Returns:
-        The instruction, None if nothing needs to change, which `always_instruct` of the prompts rules out; and of a
-        caption the error types, each once.
+        The instruction, None if nothing needs to change, which `always_instruct` of the prompts rules out; and the
+        error types, each once.
     """
     messages = _messages(asker, "instruct", direction, q=q, fp=fp)
-    schema = INSTRUCTIONS[direction, asker.prompts.always_instruct]
+    schema = RequiredEditInstruction if asker.prompts.always_instruct else EditInstruction
     answer: Any = await asker.ask(messages, stage="instruct", direction=direction, schema=schema)
-    return answer.edit_instruction, list(dict.fromkeys(getattr(answer, "error_types", ())))
+    return answer.edit_instruction, list(dict.fromkeys(answer.error_types))
 
 
 async def edit_caption(

@@ -27,14 +27,13 @@ from repair_hf.mining.filtering import FilterOptions, filter_failures
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.records.columns import DIRECTIONS
 from repair_hf.records.dataset import load_records, save_records, summarize
-from repair_hf.runtime.disk import naming_full_disk
 from repair_hf.runtime.items import check_items
 from repair_hf.runtime.options import IN_MEMORY, UserError, expect, fields_of, fill
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.progress import Progress
 from repair_hf.runtime.run_folder import RunStopped, digest
 from repair_hf.runtime.stage import Stage
-from repair_hf.synthesis.candidates import FOLDER, Candidates
+from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.finished import TaskFile, build_records
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
@@ -56,7 +55,6 @@ from repair_hf.synthesis.rounds import earlier_rounds, leave_out, names_in
 from repair_hf.synthesis.sources import SourceImages
 from repair_hf.synthesis.steps import repair
 
-SPACE = 4 * 2**20  # bytes that a run needs at least: some thousand answers
 NEEDS = ("directions", "open", "unanswered", "llm", "attempts", "images", "paid", "seconds")  # keys of a summary
 
 
@@ -157,6 +155,7 @@ class Synthesis:
         # `model` by its digest; which failures, by those that the folder holds
         neutral = ("failures", "model", *fields_of(FilterOptions))
         named: dict[str, Any] = {"items": pairs.items, "needs": NEEDS, "otherwise": self._other_output(output)}
+        named["writes"] = ("README.md", "*.arrow", "records/*.parquet", "dropped/*.parquet")
         self.stage = Stage("synthesize", output, decides, inputs, neutral=neutral, **named)
         self.stage.check()
         self._has_more = self._compare(Path(output))
@@ -216,8 +215,9 @@ class Synthesis:
 
         def repair(folder: Any) -> dict[str, Any]:
             nonlocal stop
-            with naming_full_disk(folder, lambda: self._space_needed(folder)), open_ledger(self.llm, folder) as ledger:
+            with open_ledger(self.llm, folder) as ledger:
                 asker, editor = open_asker(self.llm, ledger), open_editor(self.editor, self.llm, ledger)
+                self.stage.begin()
                 summary, stop = self.repair(folder, asker, editor)
                 return summary
 
@@ -293,8 +293,3 @@ class Synthesis:
         total = len(self.failures) // everyone.count
         with Progress(total=total, desc="Repairing", unit=" failures", smoothing=0.05) as bar:
             await work_through(asker, queues, work, candidates)
-
-    def _space_needed(self, folder: Path) -> int:
-        """Return the bytes that a run needs at least to go on: its answers, and the edited images in the records."""
-        made = sum(path.stat().st_size for path in (folder / FOLDER).rglob("*.*"))
-        return SPACE + made // self.options.candidates

@@ -1,7 +1,7 @@
 """Write the toy world to disk: pictures with captions, in the folder format of `load_pairs`.
 
 `captions.jsonl` has one line for each picture (image, captions, split). Each picture `images/<split>-00001.png`
-carries its scene.
+carries its scene. The folder is that of a stage.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from repair_hf.runtime.files import read_json
-from repair_hf.runtime.options import UserError
+from repair_hf.runtime.options import UserError, flags
 from repair_hf.runtime.progress import Progress
 from repair_hf.runtime.run_folder import digest, write_atomically
+from repair_hf.runtime.stage import Stage, command_of
 from repair_hf.toyworld import captions, renderer, scenes
 from repair_hf.toyworld.domains import DOMAINS, Domain
 from repair_hf.toyworld.looks import LOOKS
@@ -29,7 +29,7 @@ from repair_hf.toyworld.variations import falsify
 SPLITS = {"train": 2500, "validation": 2000, "test": 2000}
 CAPTIONS = 5
 SEED = 0
-MARK = "world.json"
+COMMAND = "world build"
 DRAWING = 2  # changes with the way in which splits are drawn: older folders hold another world
 ALONE = 1_500  # most pictures of one thing in validation or test; there are 1,728 such scenes
 TRIES = 20  # to write a caption that is true of one picture only; the last mentions every fact
@@ -37,7 +37,7 @@ TRIES = 20  # to write a caption that is true of one picture only; the last ment
 
 def is_world(folder: str | Path) -> bool:
     """Return whether a folder was made by `build_world`."""
-    return (Path(folder) / MARK).is_file()
+    return command_of(Path(folder)) == COMMAND
 
 
 def build_world(
@@ -47,23 +47,21 @@ def build_world(
 
     Every split is drawn independently from the domain: a split stays the same if another one grows. Each caption of
     validation and test is true of one picture of its split, so R@1 counts no right answer as wrong. In training,
-    captions err at the domain's rates, and some pictures show the same scene. `captions.jsonl` is written last, so it
-    marks a complete world.
+    captions err at the domain's rates, and some pictures show the same scene.
 
     Raises:
-        UserError: If the folder holds other captions, or a split is too large for unambiguous captions.
+        UserError: If the folder holds something else, or a split is too large for unambiguous captions.
     """
-    folder = Path(folder)
-    drawn = DOMAINS[domain]
-    world = {"splits": splits, "seed": seed, "domain": domain, "world": digest_of_domain(drawn)}
-    mark = folder / MARK
-    if (folder / "captions.jsonl").exists():
-        if mark.exists() and read_json(mark) == world:
-            return folder
-        raise UserError(
-            f"{folder} already holds other captions than those of this world "
-            f"({', '.join(f'{n:,} {s}' for s, n in splits.items())}, seed {seed}); give another --output."
-        )
+    options = {**splits, "seed": seed, "domain": domain}
+    inputs = options | {"world": digest_of_domain(DOMAINS[domain])}
+    writes = ("captions.jsonl", "images/*.png")
+    stage = Stage(COMMAND, folder, inputs=inputs, words=flags(options), writes=writes)
+    stage.run(lambda _: _draw(Path(folder), splits, seed, domain))
+    return Path(folder)
+
+
+def _draw(folder: Path, splits: dict[str, int], seed: int, domain: str) -> dict[str, Any]:
+    """Draw all pictures, write their captions, and return how many there are of each split."""
     shown = {split: draw_scenes(split, count, seed=seed, domain=domain) for split, count in splits.items()}
     (folder / "images").mkdir(parents=True, exist_ok=True)
     lines = []
@@ -80,12 +78,11 @@ def build_world(
             drawing: Any = threads.map(draw, names, scenes_of_split)
             with closing(drawing):  # an interrupt cancels what waits
                 for name, scene, _ in zip(names, scenes_of_split, drawing, strict=True):
-                    texts = [_caption(scene, rng, drawn, table) for _ in range(CAPTIONS)]
+                    texts = [_caption(scene, rng, DOMAINS[domain], table) for _ in range(CAPTIONS)]
                     lines.append(json.dumps({"image": name, "captions": texts, "split": split}))
                     progress.update()
-    write_atomically(mark, json.dumps(world))
     write_atomically(folder / "captions.jsonl", "\n".join(lines) + "\n")
-    return folder
+    return {"pictures": splits}
 
 
 def draw_scenes(split: str, count: int, *, seed: int = SEED, domain: str = "plain") -> list[scenes.Scene]:

@@ -26,7 +26,7 @@ from repair_hf.toyworld.captions import (
     parse_thing,
     singular,
 )
-from repair_hf.toyworld.scenes import Alignment, Scene, Thing, align
+from repair_hf.toyworld.scenes import KIND_OF, Alignment, Scene, Thing, align, facts_of
 from repair_hf.toyworld.variations import rewrite, synonyms
 
 REPLACE = re.compile(r"replace '([^']+)' with '([^']+)'|remove '([^']+)'", re.IGNORECASE)
@@ -104,6 +104,17 @@ def scene_instruction(scene: Scene, goal: Scene) -> str:
     if goal.background != scene.background:
         steps.append(f"Change the background to {goal.background}.")
     return " ".join([*steps, "Keep everything else as it is."])
+
+
+def image_errors(scene: Scene, goal: Scene) -> list[str]:
+    """Name the error types of a picture of `scene` that should show `goal`, each once."""
+    shown, errors = facts_of(scene), []
+    for slot, value in facts_of(goal).items():
+        if slot not in shown:
+            errors.append("Object")
+        elif value != shown[slot]:
+            errors.append(KIND_OF.get(slot[1], "Attribute"))
+    return list(dict.fromkeys(errors))
 
 
 def apply_image_instruction(scene: Scene, instruction: str) -> Scene:

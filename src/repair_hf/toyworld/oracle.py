@@ -225,7 +225,9 @@ def _instruct(shown: _Shown, mistake: str | None, errors: LLMErrors, slips: rand
             goal = variations.miss(scene, goal, slips)
         elif mistake:
             goal = variations.slip(goal, true_facts(facts, scene), slips)
-        return {"edit_instruction": instructions.scene_instruction(scene, goal)}
+        types = instructions.image_errors(scene, goal)
+        instruction = instructions.scene_instruction(scene, goal) if types else None
+        return {"error_types": types, "edit_instruction": instruction}
     caption, scene = shown["False-positive caption"], shown["Query image"]
     if _wrong(caption, scene):
         facts = captions.parse(caption)

@@ -102,7 +102,7 @@ class Alignment:
     differences: tuple[Difference, ...]
 
 
-KIND_OF = {"shape": "Object", "color": "Attribute", "size": "Attribute", "count": "Count", "action": "Action"}
+KIND_OF = {"shape": "Object", "count": "Count", "action": "Action", "relation": "Relation"}  # or else Attribute
 VALUES: dict[str, tuple] = {
     "shape": SHAPES,
     "color": COLORS,

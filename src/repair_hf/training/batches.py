@@ -14,20 +14,17 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
-from repair_hf.encoder.augmentation import MARGIN, boxes_of
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.pixel_store import Pixels, pixels_of
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.encoder.token_store import TokenStore
 from repair_hf.pairs.dataset import Pairs
-from repair_hf.runtime.draws import uniforms
 from repair_hf.runtime.options import UserError
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, Key
 
 # On a CPU several small forwards with less padding are faster than a large one (`python benchmarks/train.py`).
 AT_ONCE_ON_CPU = 96
-CROP_STREAMS = range(8, 12)  # of `uniforms`; the fills have the first ones
 
 
 class OneCaptionPerImage(Sampler[Key]):
@@ -121,7 +118,6 @@ class PairCollator:
         captions: The caption table, in the same way: lists, or columns of a dataset.
         at_once: Most images or captions of a forward, by default all. It is exceeded where a batch has few of one
             kind: each forward takes at least one of both.
-        crops: Draw a crop of each image.
 
     Attributes:
         n_cut: How many captions are truncated, as `collator_of` counts them in the first process.
@@ -129,8 +125,8 @@ class PairCollator:
     Shape:
         The batch holds `pixels` (n_images, 3, H, W) uint8; `texts`, one dict for each group, of `input_ids` and, where
         the model needs one, `attention_mask` (n, L), n_texts rows in all; `images` and `captions` (B, S), the places
-        of each anchor's pairs in these, -1 where absent; `image_rows` and `text_rows` (B, S), the same as rows of the
-        tables; and with `crops` `boxes` (n_images, 4), see `cropped`.
+        of each anchor's pairs in these, -1 where absent; and `image_rows` and `text_rows` (B, S), the same as rows of
+        the tables.
     """
 
     def __init__(
@@ -140,10 +136,8 @@ class PairCollator:
         images: Sequence[Pixels],
         captions: Sequence[Any],
         at_once: int | None = None,
-        *,
-        crops: bool = False,
     ) -> None:
-        self.fill, self.images, self.at_once, self.crops = fill, list(images), at_once, crops
+        self.fill, self.images, self.at_once = fill, list(images), at_once
         self.tokens, self.n_cut = TokenStore(preprocessor, captions), 0
 
     def __call__(self, keys: Sequence[Key]) -> dict[str, Any]:
@@ -157,11 +151,7 @@ class PairCollator:
         n_groups = 1 if self.at_once is None else min(math.ceil(max(sizes) / self.at_once), *sizes)
         groups = np.array_split(texts[by_length], n_groups)
         pixels = [part[rows] for part, rows in _by_part(self.images, images)]
-        crops = {}
-        if self.crops:
-            draws = [uniforms(self.fill.seed, np.full(len(images), epochs[0]), images, k) for k in CROP_STREAMS]
-            crops = {"boxes": boxes_of(torch.from_numpy(np.stack(draws, 1)).float())}
-        return crops | {
+        return {
             "pixels": pixels[0] if len(pixels) == 1 else torch.cat(pixels),
             "texts": [self.tokens[group] for group in groups],
             "images": torch.from_numpy(at_image),
@@ -178,11 +168,9 @@ def collator_of(encoder: DualEncoder, pairs: Pairs, fill: Anchors, args: RepairC
         images.append((fill.images, "edit_image"))
     if fill.texts is not None:
         captions.append(fill.texts["edit_text"])
-    crops = args.augment == "crop"
-    large = encoder.preprocessor.enlarged(MARGIN) if crops else encoder.preprocessor
-    pixels = [pixels_of(*part, large, cache_images=args.cache_images) for part in images]
+    pixels = [pixels_of(*part, encoder.preprocessor, cache_images=args.cache_images) for part in images]
     at_once = args.chunk_size or (AT_ONCE_ON_CPU if args.device.type == "cpu" else None)
-    collator = PairCollator(encoder.preprocessor, fill, pixels, captions, at_once, crops=crops)
+    collator = PairCollator(encoder.preprocessor, fill, pixels, captions, at_once)
     if args.process_index == 0:
         collator.n_cut = encoder.report_captions([caption for part in captions for caption in part])
     return collator

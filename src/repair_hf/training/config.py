@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -39,17 +38,14 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
     """
 
     def __post_init__(self) -> None:
-        self.given = hide_keys(changed(self))  # as they were given: the command that makes a folder
         Bounded.__post_init__(self)
+        self.given = hide_keys(changed(self))  # as they were given: the command that makes a folder
         self.fill = self.fill or ("paper" if self.paper else "edits")
         self.loss = self.loss or ("grid" if self.paper else "batch")
-        if self.disable_tqdm is None:
-            self.disable_tqdm = not sys.stderr.isatty()
         # transformers takes bf16 for that of a GPU unless the CPU is named
         self.use_cpu |= is_launched_on_cpu() or (bool(self.bf16) and not torch.accelerator.is_available())
         if self.dataloader_num_workers is None:  # the batches are the same with any number
             self.dataloader_num_workers = 0 if self.use_cpu or not torch.accelerator.is_available() else WORKERS
-        self.restore_callback_states_from_checkpoint |= self.early_stopping_patience is not None
         self._check_values()
         if self.grid_weight is None and self.loss in WITH_GRID:
             self.grid_weight = 0.5 if self.paper else 1.0
@@ -112,8 +108,6 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
 
     def prepared(self, *, has_validation: bool) -> RepairConfig:
         """Return a copy for a trainer: with pairs to evaluate on, it keeps the best model unless it saves others."""
-        if self.early_stopping_patience is not None and not has_validation:
-            raise UserError("`early_stopping_patience` needs `eval_strategy`, and pairs to evaluate on.")
         made = copy(self)
         if has_validation and made.save_strategy == "no":
             if made.eval_strategy == "no":

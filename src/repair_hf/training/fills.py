@@ -1,15 +1,8 @@
-"""Which pairs stand beside a training pair, the anchor, in a step: edits made from its items, or the paper's grid.
+"""Which pairs stand beside a training pair, the anchor, in a step: (I_a, T_a), (I+, T_hn), (I_hn, T+).
 
-I_a and T_a are the anchor's image and caption; T_hn is a caption that I_a was confused with, I_hn an image that T_a
-was confused with. An edit of the anchor's own failure fits the anchor, so the paper's grid never shows it. The image
-that fits T_hn comes from another record, whose edit was made for T_hn; without one it is T_hn's annotated image. The
-caption that fits I_hn is found in the same way.
-
-| fill | pairs of an image and a caption |
-|---|---|
-| `Anchors` | (I_a, T_a) |
-| `Edits` | the same; (an edit of I_a, the caption it was made for); (the image that it was made for, an edit of T_a) |
-| `PaperGrid` | (I_a, T_a); (an image that fits T_hn, T_hn); (I_hn, a caption that fits I_hn) |
+T_hn is a caption that the image I_a was confused with, and I+ an image that fits it. I_hn is an image that the caption
+T_a was confused with, and T+ a caption that fits it. In a record the edit of the false positive fits the query, so
+a record whose false positive is I_a gives T_hn (its query) and I+ (its edit).
 
 Rows number the images and captions of the training pairs first, then the edits. -1 is none.
 """
@@ -29,7 +22,7 @@ from datasets import Dataset, DatasetDict
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.records.dataset import load_records, one_split
-from repair_hf.records.index import Groups, index_failures
+from repair_hf.records.index import Failures, Groups, index_failures
 from repair_hf.records.origin import check_pairs, with_ids_of
 from repair_hf.runtime.draws import uniforms
 from repair_hf.runtime.items import check_items
@@ -57,7 +50,7 @@ class Anchors(torch.utils.data.Dataset[Key]):
     texts: Dataset | None = None
     """Captions that follow those of the pairs, in a column `edit_text`."""
     beside: Sequence[str] = ()
-    """The direction of the records of each pair beside an anchor."""
+    """Of each pair beside an anchor, the item that the anchor was confused with: `text` or `image`."""
 
     def __init__(self, pairs: Pairs, truth: Truth | None = None, seed: int = 0) -> None:
         self.pairs, self.seed = pairs, seed
@@ -85,28 +78,46 @@ class Anchors(torch.utils.data.Dataset[Key]):
         return self.pairs.caption_image[anchors][:, None], anchors[:, None]
 
     def report(self) -> dict[str, Any]:
-        """Count the anchors: by how many pairs stand beside them (`beside_0` and so on), and by their direction."""
+        """Count the anchors by how many pairs stand beside them (`beside_0` and so on), and each kind of these."""
         anchors = np.arange(len(self.pairs.captions))
         images, texts = self.draw(np.zeros_like(anchors), anchors)
         is_there = (images >= 0) | (texts >= 0)
         beside = is_there.sum(1) - 1
         counts = {f"beside_{n}": int((beside == n).sum()) for n in range(images.shape[1])}
-        of_way = {f"beside_{way}": int(is_there[:, n].sum()) for n, way in enumerate(self.beside, 1)}
-        return {"anchors": len(anchors)} | counts | of_way
+        kinds = {f"beside_{kind}": int(is_there[:, n].sum()) for n, kind in enumerate(self.beside, 1)}
+        return {"anchors": len(anchors)} | counts | kinds
 
     def samples(self, images: np.ndarray, texts: np.ndarray) -> dict[str, int]:
         """Count by kind the synthetic samples among distinct rows of images and captions beyond those of the pairs."""
         return {}
 
 
-class _FromRecords(Anchors):
-    """A fill from the records of failures on `pairs`.
+class Edits(Anchors):
+    """Beside each anchor a caption that its image was confused with, and an image that its caption was confused with.
+
+    Each stands with an item that fits it: the edit that was made from the anchor's own item. So every edit trains.
+
+    Args:
+        pairs, truth, seed: As for `Anchors`.
+        records: Records of failures on `pairs`.
+        own_failures: Draw from both sides: also failures of the anchor's own items as queries. What fits their false
+            positive is an edit that was made for it, else an annotated item. This is the paper's grid.
 
     Raises:
         UserError: If `records` lack a column, none of them belongs to `pairs`, or these have changed since.
     """
 
-    def __init__(self, pairs: Pairs, records: Dataset, truth: Truth | None = None, seed: int = 0) -> None:
+    beside = ("text", "image")
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        records: Dataset,
+        truth: Truth | None = None,
+        seed: int = 0,
+        *,
+        own_failures: bool = False,
+    ) -> None:
         super().__init__(pairs, truth, seed)
         records = with_ids_of(pairs, records)
         self.i2t, self.t2i = index_failures(records, pairs)
@@ -122,6 +133,21 @@ class _FromRecords(Anchors):
         if self.i2t.n_edits:
             self.texts = records.select(self.i2t.edited_rows).select_columns("edit_text")
         self.truth = self._with_edits(self.truth)
+        n_images, n_texts = len(pairs.images), len(pairs.captions)
+        self._wrong_texts = _Confusions(self.t2i, self.i2t, n_images, n_texts, own_failures=own_failures)
+        self._wrong_images = _Confusions(self.i2t, self.t2i, n_texts, n_images, own_failures=own_failures)
+        self._captions_of = Groups(pairs.caption_image, n_images)
+
+    def draw(self, epochs: np.ndarray, anchors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        chances = [uniforms(self.seed, epochs, anchors, stream) for stream in range(5)]
+        images = self.pairs.caption_image[anchors]
+        wrong_texts, right_images = self._wrong_texts.draw(images, chances[0], chances[2])
+        wrong_images, right_texts = self._wrong_images.draw(anchors, chances[1], chances[3])
+        is_annotated = (right_images < 0) & (wrong_texts >= 0)
+        right_images = np.where(is_annotated, self.pairs.caption_image[wrong_texts], right_images)
+        is_annotated = (right_texts < 0) & (wrong_images >= 0)
+        right_texts = np.where(is_annotated, self._captions_of.draw(wrong_images, chances[4]), right_texts)
+        return np.stack([images, right_images, wrong_images], 1), np.stack([anchors, wrong_texts, right_texts], 1)
 
     def report(self) -> dict[str, Any]:
         edits = {"edits_i2t": self.i2t.n_edits, "edits_t2i": self.t2i.n_edits}
@@ -148,50 +174,37 @@ class _FromRecords(Anchors):
         )
 
 
-class Edits(_FromRecords):
-    """Beside each anchor an edit of its image and an edit of its caption, each with the item that it was made for.
+class _Confusions:
+    """What each item of one kind, image or caption, was confused with, and the edits that fit that.
 
-    An edit stands in every step beside the false positive that it was made from, so every edit trains.
+    Args:
+        as_negative: Records whose false positive is of this kind. Their edits fit their queries.
+        as_query: Records whose query is of this kind.
+        n_items: How many items of this kind the pairs have.
+        n_others: How many of the other kind.
+        own_failures: Use records without an edit, and `as_query`, too.
     """
 
-    beside = ("t2i", "i2t")
+    def __init__(
+        self, as_negative: Failures, as_query: Failures, n_items: int, n_others: int, *, own_failures: bool
+    ) -> None:
+        n = len(as_negative) if own_failures else as_negative.n_edits
+        n_own = len(as_query) if own_failures else 0
+        self._of_item = Groups(np.concatenate([as_negative.negatives[:n], as_query.queries[:n_own]]), n_items)
+        self._others = np.concatenate([as_negative.queries[:n], as_query.negatives[:n_own], [-1]])
+        self._edits = np.concatenate([as_negative.edits[:n], np.full(n_own + 1, -1)])
+        self._edits_for = Groups(as_negative.queries[: as_negative.n_edits], n_others)
+        self._made_edits = as_negative.edits
 
-    def draw(self, epochs: np.ndarray, anchors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        images = self.pairs.caption_image[anchors]
-        t2i = self.t2i.edits_by_negative.draw(images, uniforms(self.seed, epochs, anchors, 0))
-        i2t = self.i2t.edits_by_negative.draw(anchors, uniforms(self.seed, epochs, anchors, 1))
-        return (
-            np.stack([images, self.t2i.edits[t2i], self.i2t.queries[i2t]], 1),
-            np.stack([anchors, self.t2i.queries[t2i], self.i2t.edits[i2t]], 1),
-        )
+    def draw(self, items: np.ndarray, chance: np.ndarray, edit_chance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Draw an item that each of some items was confused with, and an edit that fits it, (n,) rows each.
 
-
-class PaperGrid(_FromRecords):
-    """Beside each anchor its own failures: the caption T_hn and the image I_hn, each with an item that fits it.
-
-    That item is the edit of the mirrored record (query and false positive exchanged), else the best-scored edit made
-    for it, else an annotated one.
-    """
-
-    beside = ("i2t", "t2i")
-
-    def __init__(self, pairs: Pairs, records: Dataset, truth: Truth | None = None, seed: int = 0) -> None:
-        super().__init__(pairs, records, truth, seed)
-        self._fits_text, self._fits_image = self.i2t.counterparts(self.t2i), self.t2i.counterparts(self.i2t)
-        self._captions_of = Groups(pairs.caption_image, len(pairs.images))
-
-    def draw(self, epochs: np.ndarray, anchors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        images = self.pairs.caption_image[anchors]
-        i2t = self.i2t.by_query.draw(images, uniforms(self.seed, epochs, anchors, 0))
-        t2i = self.t2i.by_query.draw(anchors, uniforms(self.seed, epochs, anchors, 1))
-        wrong_texts, wrong_images = self.i2t.negatives[i2t], self.t2i.negatives[t2i]
-        right_images = self.t2i.edits[self._fits_text[i2t]]
-        right_texts = self.i2t.edits[self._fits_image[t2i]]
-        is_annotated = (right_images < 0) & (wrong_texts >= 0)
-        right_images = np.where(is_annotated, self.pairs.caption_image[wrong_texts], right_images)
-        annotated = self._captions_of.draw(wrong_images, uniforms(self.seed, epochs, anchors, 2))
-        right_texts = np.where(right_texts < 0, annotated, right_texts)
-        return np.stack([images, right_images, wrong_images], 1), np.stack([anchors, wrong_texts, right_texts], 1)
+        The edit is the one of the record, else any that was made for the drawn item.
+        """
+        record = self._of_item.draw(items, chance)
+        others, edits = self._others[record], self._edits[record]
+        any_edit = self._made_edits[self._edits_for.draw(others, edit_chance)]
+        return others, np.where(edits >= 0, edits, any_edit)
 
 
 def open_records(records: Any, pairs: Pairs, revision: str | None = None) -> Dataset | None:
@@ -217,7 +230,7 @@ def fill_of(pairs: Pairs, records: Dataset | None, args: RepairConfig, truth: Tr
     """
     if records is None or args.loss == "none":
         return Anchors(pairs, truth, args.draw_seed)
-    fill = (PaperGrid if args.fill == "paper" else Edits)(pairs, records, truth, args.draw_seed)
+    fill = Edits(pairs, records, truth, args.draw_seed, own_failures=args.fill == "paper")
     if args.process_index == 0 and fill.outside:
         logger.warning("%d of %d records name items outside these pairs; left out.", fill.outside, len(records))
     return fill

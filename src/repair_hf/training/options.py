@@ -19,7 +19,7 @@ Metric = Literal["t2i_MRR", "i2t_MRR", "t2i_R@1", "i2t_R@1", "t2i_R@5", "i2t_R@5
 
 def fixed(default: Any = None) -> Any:
     """Keep an argument of transformers at its default: another value would have no effect here, or a wrong one."""
-    return field(default=default, init=False, metadata={"help": Declaration.of("", True, False, {})})
+    return field(default=default, init=False, metadata={"help": Declaration("", neutral=True)})
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Hyperparameters(Bounded):
 
     fill: Fill | None = opt(
         None,
-        "Pairs beside each training pair: edits of it (`edits`, default), or its own failures (`paper`).",
+        "Pairs beside each training pair: edits of it (`edits`, default), or these and its own failures (`paper`).",
     )
     loss: Loss | None = opt(
         None,
@@ -39,7 +39,9 @@ class Hyperparameters(Bounded):
     )
     paper: bool = opt(
         False,
-        "The paper's choices, where you name no other: --fill paper, --loss grid and --grid-weight 0.5.",
+        "The paper's choices, where you name no other: --fill paper, --loss grid and --grid-weight 0.5. A grid holds "
+        "what the pair's items were confused with, as queries and as false positives. This is our reading: the "
+        "authors' code was not at hand.",
         neutral=True,
         main=True,
     )
@@ -57,9 +59,6 @@ class Hyperparameters(Bounded):
         main=True,
         least=0,
         most=1,
-    )
-    augment: Literal["none", "crop"] = opt(
-        "none", "Crop each training image anew in each epoch, to 90% to 100% of its area; none is mirrored."
     )
     global_loss: Literal["softmax", "sigmoid"] | None = opt(
         None, "Loss over the batch; by default sigmoid for a model with a `logit_bias`, such as SigLIP, else softmax."
@@ -83,9 +82,6 @@ class Hyperparameters(Bounded):
     cache_images: bool = opt(True, "Keep resized images in a memory-mapped file.", neutral=True)
 
     learning_rate: float = opt(1e-5, "Peak learning rate.", main=True)
-    early_stopping_patience: int | None = opt(
-        None, "Stop after this many evaluations without a better one. Default: never.", least=1
-    )
     weight_decay: float = opt(0.1, "Weight decay of AdamW; not for biases, norms, other vectors and the logit scale.")
     warmup_steps: float = opt(0.1, "Warm-up steps; below 1, a fraction of all steps.")
     lr_scheduler_type: str = opt("cosine", "Learning rate schedule.")
@@ -115,9 +111,7 @@ class Hyperparameters(Bounded):
     )
     output_dir: str | None = opt(None, "Folder of the trained model.", neutral=True)
     run_name: str | None = opt(None, "Name of the run in trackers. Default: chosen by the tracker.", neutral=True)
-    disable_tqdm: bool | None = opt(
-        None, "Print a line a minute in place of a progress bar. Default: outside a terminal.", neutral=True
-    )
+    disable_tqdm: bool | None = opt(None, "Show no progress of the training.", neutral=True)
     save_total_limit: int | None = opt(None, "Most checkpoints to keep. Default: all.", neutral=True)
     ddp_find_unused_parameters: bool | None = opt(
         False, "Argument of DDP; every trained parameter gets a gradient.", neutral=True
@@ -185,12 +179,6 @@ class TrainOptions(TruthOptions):
     )
     records_revision: str | None = opt(
         None, "Branch, tag or commit of records on the Hub, such as round-1. Default: the newest."
-    )
-    learning_rates: list[float] = opt(
-        [],
-        "Train with each of these, and keep the model with the best mean R@1 on --validation-split.",
-        main=True,
-        above=0,
     )
     any_model: bool = opt(False, "Accept a --model other than the one that the records were made with.", neutral=True)
     validation_split: str = opt("validation", "Split of the pairs that --eval-strategy evaluates on.", main=True)

@@ -78,7 +78,7 @@ def warn_of_plan(planned: dict[str, Any]) -> None:
     used = {way: planned["samples_encoded"][way] / size for way, size in edits_of(planned["fill"]).items()}
     if used and min(used.values()) < ENOUGH:
         shares = " and ".join(f"{share:.0%} of the {way.upper()} edits" for way, share in used.items())
-        logger.warning("This training uses %s. Train for more epochs; only the fill `edits` can use all.", shares)
+        logger.warning("This training uses %s. Train for more epochs.", shares)
 
 
 class _Clock(TrainerCallback):

@@ -1,8 +1,7 @@
 """A training step: a list of pairs, one similarity matrix, one loss.
 
 All pairs of a step, of all processes, make one matrix with images in rows and captions in columns. Its diagonal holds
-the pairs themselves. Cells that are known to match are not visible (see `pairs.truth`). Each process computes the rows
-and columns of its own pairs, as open_clip does with `--local-loss --gather-with-grad`.
+the pairs themselves. Cells that are known to match are not visible (see `pairs.truth`).
 
 | `loss` | what is compared |
 |---|---|
@@ -10,13 +9,16 @@ and columns of its own pairs, as open_clip does with `--local-loss --gather-with
 | `grid` | the anchors' visible cells; and, with a weight, the visible cells of each anchor's own pairs, its grid |
 | `both` | all visible cells; and, with a weight, each grid |
 | `none` | the anchors' visible cells |
+
+A loss is a mean over pairs or grids. Each process computes the part of its own pairs, times the number of processes,
+as open_clip does with `--local-loss --gather-with-grad`. So the mean over the processes is the loss, and the mean of
+their gradients is its exact gradient.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,79 +27,57 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from repair_hf.pairs.truth import Truth
-from repair_hf.runtime.options import UserError
-from repair_hf.training.gathering import gather
-from repair_hf.training.options import GridMean, Loss
+from repair_hf.training.options import WITH_GRID, GridMean, Loss
 
 MAX_LOGIT_SCALE = math.log(100)
 
 
-def encode(
-    model: nn.Module,
-    batch: dict[str, Any],
-    normalize: Callable[[Tensor], Tensor],
-    *,
-    inner: nn.Module,
-    in_chunks: bool = False,
-    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
-) -> tuple[Tensor, Tensor]:
-    """Encode the distinct images and captions of a batch: (n_images, D) and (n_texts, D) unit vectors.
-
-    There is one forward for each group of captions, with its share of the images. In chunks, a step needs the memory
-    of one forward and has the same gradient: the loss needs the embeddings alone, and the backward pass computes the
-    rest again (gradient caching: Gao et al., 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited
-    Setup").
-
-    Args:
-        model: A dual encoder; under DDP, its wrapper.
-        batch: What `PairCollator` returns.
-        normalize: Turns uint8 pixels into `pixel_values`.
-        inner: The model without the wrapper of DDP, which allows one forward for each backward.
-        in_chunks: Keep the embeddings alone, and run each forward again in the backward pass.
-        autocast: Context of the mixed precision, so that each weight is cast once. In chunks it is not used: the cast
-            weights would stay in memory.
-    """
-    pixels, texts = batch["pixels"], batch["texts"]
-
-    def forward(modules: list[nn.Module], images: Tensor, captions: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        one = modules.pop(0) if len(modules) > 1 else modules[0]  # an objective may run backward several times
-        found = one(pixel_values=normalize(images), **captions)
-        return found.image_embeds, found.text_embeds
-
-    parts: list[tuple[Tensor, Tensor]] = []
-    with nullcontext() if in_chunks else autocast():
-        for images, captions in zip(pixels.tensor_split(len(texts)), texts, strict=True):
-            modules = [inner if parts else model, inner]  # of this forward, and of its repetitions
-            if in_chunks:
-                parts.append(checkpoint(forward, modules, images, captions, use_reentrant=False))
-            else:
-                parts.append(forward(modules, images, captions))
-    return torch.cat([images for images, _ in parts]), torch.cat([captions for _, captions in parts])
-
-
 @dataclass(frozen=True)
 class Step:
-    """The P pairs of a training step, of all processes, L of them this process's own.
+    """The P pairs of a training step, of all processes: those of A anchors, with at most S pairs each.
 
-    A loss is a mean over all pairs. Each process computes the part of its own pairs, times the number of processes.
-    So the mean over the processes is the loss, and the mean of their gradients is its exact gradient.
+    L of the pairs, those of B anchors, are this process's own: the local ones.
     """
 
     images: Tensor  # (P, D) unit vectors; zeros where a pair has no image
     texts: Tensor  # (P, D)
     image_rows: Tensor  # (P,) rows of `truth`; -1 where a pair has no image
     text_rows: Tensor  # (P,)
-    anchors: Tensor  # (P,) the pair that each pair stands beside; an anchor's is its own place
-    slots: Tensor  # (P,) 0 for an anchor, then the place beside it
-    own: Tensor  # (L,) places of this process's pairs; they are consecutive
-    processes: int
+    grids: Tensor  # (A, S) places of each anchor's pairs, first its own, then those beside it; -1 is none
     truth: Truth
     scale: Tensor  # () after exp
-    bias: Tensor | None  # () of the logits, for the sigmoid loss
-    batch: dict[str, Any]  # this process's batch, see `PairCollator`
+    bias: Tensor | None = None  # () of the logits, for the sigmoid loss
+    batch: dict[str, Any] | None = None  # this process's batch, see `PairCollator`
+    rank: int = 0
+    world_size: int = 1
+
+    @cached_property
+    def local_grids(self) -> Tensor:
+        """The grids of this process's anchors, (B, S)."""
+        return self.grids.chunk(self.world_size)[self.rank]
+
+    @cached_property
+    def local(self) -> Tensor:
+        """The places of this process's pairs, (L,). They are consecutive."""
+        return self.local_grids[self.local_grids >= 0]
+
+    @cached_property
+    def anchors(self) -> Tensor:
+        """The place of the anchor that each pair stands beside, (P,); an anchor's is its own."""
+        return self.grids[:, :1].expand_as(self.grids)[self.grids >= 0]
+
+    @cached_property
+    def slots(self) -> Tensor:
+        """The column of `grids` that each pair is in, (P,): 0 for an anchor."""
+        columns = torch.arange(self.grids.shape[1], device=self.grids.device)
+        return columns.expand_as(self.grids)[self.grids >= 0]
+
+    @cached_property
+    def is_pair(self) -> Tensor:
+        """Which pairs have an image and a caption, (P,) bool. The others are only what these are compared with."""
+        return (self.image_rows >= 0) & (self.text_rows >= 0)
 
     @cached_property
     def matrix(self) -> Tensor:
@@ -106,21 +86,25 @@ class Step:
 
     @cached_property
     def visible(self) -> Tensor:
-        """Which cells of `matrix` may be compared, (P, P) bool: pairs, and those not known to match."""
-        every = torch.arange(len(self.anchors), device=self.anchors.device)
-        return self.seen(every, every)
+        """Which cells of `matrix` may be compared, (P, P) bool."""
+        all_pairs = torch.arange(len(self.images), device=self.images.device)
+        return self.may_compare(all_pairs, all_pairs)
 
     def logits(self, images: Tensor, texts: Tensor) -> Tensor:
         """Return the logits of (..., R, D) images with (..., C, D) captions, (..., R, C)."""
-        found = self.scale * images.float() @ texts.float().mT
-        return found if self.bias is None else found + self.bias
+        logits = self.scale * _at_least_float32(images) @ _at_least_float32(texts).mT
+        return logits if self.bias is None else logits + self.bias
 
-    def seen(self, images: Tensor, texts: Tensor) -> Tensor:
-        """Return which of some pairs' images, (R,), and captions, (C,), may be compared, (R, C) bool."""
+    def may_compare(self, images: Tensor, texts: Tensor) -> Tensor:
+        """Return which images may be compared with which captions: those of a pair, and those not known to match.
+
+        Shape:
+            images: (R,) places of pairs. texts: (C,). Returns (R, C) bool.
+        """
         image_rows, text_rows = self.image_rows[images], self.text_rows[texts]
-        there = (image_rows >= 0)[:, None] & (text_rows >= 0)
-        own = (images[:, None] == texts) & there
-        return there & ~self.truth.known(image_rows, text_rows) | own
+        are_there = (image_rows >= 0)[:, None] & (text_rows >= 0)
+        are_pairs = (images[:, None] == texts) & are_there
+        return are_there & ~self.truth.known(image_rows, text_rows) | are_pairs
 
 
 def step_of(
@@ -136,25 +120,51 @@ def step_of(
         scale: Of the logits, after exp.
         bias: Of the logits.
     """
-    at_image, at_text = batch["images"].flatten(), batch["captions"].flatten()  # (B S,)
-    vectors = gather(torch.cat([_pick(images, at_image), _pick(texts, at_text)], 1))
-    slots = torch.arange(batch["images"].shape[1], device=at_image.device).expand_as(batch["images"])
-    rows = gather(torch.stack([batch["image_rows"].flatten(), batch["text_rows"].flatten(), slots.flatten()], 1))
-    here = (rows[:, :2] >= 0).any(1)
-    image_rows, text_rows, slots = rows[here].unbind(1)  # (P,) each
-    is_anchor = slots == 0
-    anchors = is_anchor.nonzero().flatten()[is_anchor.cumsum(0) - 1]
-    rank, processes = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    owner = torch.arange(len(rows), device=rows.device) // len(at_image)
-    own = (owner[here] == rank).nonzero().flatten()
-    all_images, all_texts = vectors[here].chunk(2, 1)
-    pairs = all_images, all_texts, image_rows, text_rows, anchors, slots
-    return Step(*pairs, own, processes, truth, scale, bias, batch)
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    world_size = dist.get_world_size() if dist.is_initialized() else 1
+    local_images = _pick(images, batch["images"].flatten())  # (B S, D)
+    local_texts = _pick(texts, batch["captions"].flatten())  # (B S, D)
+    local_rows = torch.stack([batch["image_rows"].flatten(), batch["text_rows"].flatten()], 1)  # (B S, 2)
+    vectors = gather(torch.cat([local_images, local_texts], 1), world_size)  # (A S, 2 D)
+    rows = gather(local_rows, world_size)  # (A S, 2)
+    is_there = (rows >= 0).any(1)  # (A S,) P times True
+    places = torch.where(is_there, is_there.cumsum(0) - 1, -1)  # (A S,)
+    all_images, all_texts = vectors[is_there].chunk(2, 1)  # (P, D) each
+    image_rows, text_rows = rows[is_there].unbind(1)  # (P,) each
+    grids = places.view(-1, batch["images"].shape[1])  # (A, S)
+    return Step(all_images, all_texts, image_rows, text_rows, grids, truth, scale, bias, batch, rank, world_size)
+
+
+def gather(rows: Tensor, world_size: int) -> Tensor:
+    """Concatenate the rows of all processes, as many each, and keep their gradient."""
+    return rows if world_size == 1 else _Gather.apply(rows.contiguous())
+
+
+class _Gather(torch.autograd.Function):
+    """Concatenate; backward, a process gets the sum of what all processes ask of its rows."""
+
+    # That of torch.distributed.nn is deprecated; seen with torch 2.13.
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, rows)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total.chunk(dist.get_world_size())[dist.get_rank()]
 
 
 def _pick(vectors: Tensor, places: Tensor) -> Tensor:
     """Select rows of (n, D) vectors by (P,) places; a zero vector where the place is -1."""
     return vectors[places.clamp(min=0)].where((places >= 0)[:, None], 0.0)
+
+
+def _at_least_float32(vectors: Tensor) -> Tensor:
+    return vectors if vectors.dtype == torch.float64 else vectors.float()
 
 
 class Objective(nn.Module):
@@ -166,20 +176,10 @@ class Objective(nn.Module):
     def terms(self, step: Step) -> dict[str, Tensor]:
         """Return the terms by the names under which they are logged, () each.
 
-        With several processes, the mean over them is the term: each returns the part of its own pairs, see `Step`, or
-        all return the whole.
+        With several processes, the mean over them is the term: each returns the part of its own pairs, times the
+        number of processes, or all return the whole.
         """
         raise NotImplementedError
-
-
-def check_parameters(objective: nn.Module, model: nn.Module) -> None:
-    """Raise an error for an objective with parameters outside the model, which would not be trained."""
-    known = {id(parameter) for parameter in model.parameters()}
-    if any(id(parameter) not in known for parameter in objective.parameters()):
-        raise UserError(
-            f"{type(objective).__name__} has parameters of its own, which would not be trained. Make them a part of "
-            "the model while it trains."
-        )
 
 
 class PairObjective(Objective):
@@ -207,90 +207,93 @@ class PairObjective(Objective):
         self.sigmoid = sigmoid
 
     def terms(self, step: Step) -> dict[str, Tensor]:
-        everything, own = torch.arange(len(step.anchors), device=step.own.device), step.own
-        if self.loss in ("grid", "none"):
-            everything, own = everything[step.slots == 0], own[step.slots[own] == 0]
-        seen = step.seen(own, everything)
-        terms = {"loss_global": self._over_pairs(step, own, everything, seen)}
-        if self.loss == "both":  # its cells hold the grids
-            terms["loss_grid"] = self._over_grids(step, seen, step.own)
-        elif self.loss == "grid":
-            terms["loss_grid"] = self._over_grids(step, step.seen(step.own, step.own), step.own - step.own[0])
+        if self.loss in ("grid", "none"):  # the anchors alone
+            local, all_pairs = step.local_grids[:, 0], step.grids[:, 0]
+        else:
+            local, all_pairs = step.local, torch.arange(len(step.images), device=step.images.device)
+        terms = {"loss_global": self._global_loss(step, local, all_pairs)}
+        if self.loss in WITH_GRID:
+            terms["loss_grid"] = self._grid_loss(step)
         return terms
 
-    def _over_pairs(self, step: Step, own: Tensor, others: Tensor, seen: Tensor) -> Tensor:
-        """Average over pairs the losses of some own pairs, (R,), among others, (C,); `seen` are cells, (R, C)."""
-        rows = step.logits(step.images[own], step.texts[others]), seen
-        columns = rows
-        if len(own) < len(others) and not self.sigmoid:  # with one process, rows and columns are those of one matrix
-            columns = step.logits(step.images[others], step.texts[own]), step.seen(others, own)
-        is_pair = (step.image_rows >= 0) & (step.text_rows >= 0)
-        each = self._each(rows, columns, torch.searchsorted(others, own)).where(is_pair[own], 0.0)  # (R,)
-        return step.processes * each.sum() / is_pair[others].sum()
-
-    def _over_grids(self, step: Step, seen: Tensor, column: Tensor) -> Tensor:
-        """Average the losses of the grids of this process's anchors.
-
-        `seen` has a row for each own pair; `column` is the place of its caption there, (L,).
-        """
-        own, anchors = step.own, step.anchors[step.own] - step.own[0]
-        grids = grids_of(anchors)  # (A, S) places among the own pairs
-        is_there = grids >= 0
-        cells = seen[grids[:, :, None], column[grids][:, None, :]] & is_there[:, :, None] & is_there[:, None, :]
-        grid = step.logits(step.images[own[grids]], step.texts[own[grids]]), cells  # (A, S, S) each
-        is_pair = cells.diagonal(dim1=-2, dim2=-1)
-        places = torch.arange(grids.shape[1], device=grids.device).expand_as(grids)
-        each = self._each(grid, grid, places).where(is_pair, 0.0).sum(1) / is_pair.sum(1)  # (A,)
-        each = each.where(is_there.sum(1) > 1, 0.0)
-        sizes = step.anchors.bincount()  # of the grids of all processes; 0 for pairs that are no anchors
-        count = (sizes > 1).sum().clamp(min=1) if self.grid_mean == "grids" else (sizes > 0).sum()
-        return step.processes * each.sum() / count
-
-    def _each(self, rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor], own: Tensor) -> Tensor:
-        """Return the loss of each pair, from its image's row and its caption's column: logits, and whether visible.
-
-        `own` is its place in both.
-        """
+    def _global_loss(self, step: Step, local: Tensor, all_pairs: Tensor) -> Tensor:
+        """Average the losses of pairs, (C,) places, of which `local`, (R,), are this process's own."""
+        logits_per_image = step.logits(step.images[local], step.texts[all_pairs])  # (R, C)
+        visible = step.may_compare(local, all_pairs)  # (R, C)
+        first_local = (all_pairs < local[0]).sum()
+        labels = first_local + torch.arange(len(local), device=local.device)  # (R,) columns of the own captions
         if self.sigmoid:
-            return sigmoid_loss(*rows, own)
-        logits, visible = columns
-        return (cross_entropy(*rows, own) + cross_entropy(logits.mT, visible.mT, own)) / 2
+            losses = sigmoid_loss(logits_per_image, visible, labels)  # (R,)
+        elif step.world_size == 1:
+            losses = info_nce(logits_per_image, logits_per_image.mT, visible, visible.mT, labels)
+        else:
+            logits_per_text = step.logits(step.images[all_pairs], step.texts[local]).mT  # (R, C)
+            visible_per_text = step.may_compare(all_pairs, local).mT  # (R, C)
+            losses = info_nce(logits_per_image, logits_per_text, visible, visible_per_text, labels)
+        losses = losses.where(step.is_pair[local], 0.0)
+        return step.world_size * losses.sum() / step.is_pair[all_pairs].sum()
+
+    def _grid_loss(self, step: Step) -> Tensor:
+        """Average the losses of the grids. That of a grid is the mean over its pairs."""
+        grids = step.local_grids  # (B, S) places of pairs
+        is_there = grids >= 0  # (B, S)
+        visible = step.may_compare(step.local, step.local)  # (L, L)
+        places = (grids - step.local[0]).clamp(min=0)  # (B, S) among the local pairs; any where none is there
+        visible = visible[places[:, :, None], places[:, None, :]]  # (B, S, S)
+        visible = visible & is_there[:, :, None] & is_there[:, None, :]  # (B, S, S)
+        logits = step.logits(step.images[grids], step.texts[grids])  # (B, S, S)
+        labels = torch.arange(grids.shape[1], device=grids.device).expand_as(grids)  # (B, S)
+        if self.sigmoid:
+            losses = sigmoid_loss(logits, visible, labels)  # (B, S)
+        else:
+            losses = info_nce(logits, logits.mT, visible, visible.mT, labels)  # (B, S)
+        is_pair = visible.diagonal(dim1=-2, dim2=-1)  # (B, S)
+        grid_losses = losses.where(is_pair, 0.0).sum(1) / is_pair.sum(1)  # (B,)
+        grid_losses = grid_losses.where(is_there.sum(1) > 1, 0.0)  # an anchor alone has no grid
+        n_grids = ((step.grids >= 0).sum(1) > 1).sum().clamp(min=1)  # of all processes
+        count = n_grids if self.grid_mean == "grids" else len(step.grids)
+        return step.world_size * grid_losses.sum() / count
 
 
-def grids_of(anchors: Tensor) -> Tensor:
-    """Return the grid of each anchor: its own place, then those of the pairs beside it, which follow it.
+def info_nce(
+    logits_per_image: Tensor,
+    logits_per_text: Tensor,
+    visible_per_image: Tensor,
+    visible_per_text: Tensor,
+    labels: Tensor,
+) -> Tensor:
+    """Return the symmetric cross-entropy of each pair: the mean of its image's and of its caption's.
 
     Shape:
-        anchors: (P,), see `Step`. Returns (A, S); -1 where a grid has fewer than S pairs.
+        logits_per_image, visible_per_image: (..., R, C), images in rows. logits_per_text, visible_per_text:
+        (..., R, C), captions in rows. labels: (..., R). Returns (..., R).
     """
-    pairs = torch.arange(len(anchors), device=anchors.device)
-    is_anchor, slots = anchors == pairs, pairs - anchors
-    grids = pairs.new_full((int(is_anchor.sum()), int(slots.max()) + 1), -1)
-    grids[is_anchor.cumsum(0) - 1, slots] = pairs
-    return grids
+    image_losses = cross_entropy(logits_per_image, visible_per_image, labels)
+    text_losses = cross_entropy(logits_per_text, visible_per_text, labels)
+    return (image_losses + text_losses) / 2
 
 
-def cross_entropy(logits: Tensor, visible: Tensor, own: Tensor) -> Tensor:
-    """Return the cross-entropy of each row's own cell among its visible ones.
+def cross_entropy(logits: Tensor, visible: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of each row among its visible cells.
 
     Shape:
-        logits, visible: (..., R, C). own: (..., R), a column. Returns (..., R); it means nothing where the own cell is
-        not visible.
+        logits, visible: (..., R, C). labels: (..., R), the column of each row's own cell. Returns (..., R); it means
+        nothing where the own cell is not visible.
     """
-    seen = logits.masked_fill(~visible, torch.finfo(logits.dtype).min)  # not -inf: a row may be all hidden
-    return F.cross_entropy(seen.movedim(-1, 1), own, reduction="none")
+    logits = logits.masked_fill(~visible, torch.finfo(logits.dtype).min)  # not -inf: a row may be all hidden
+    return F.cross_entropy(logits.movedim(-1, 1), labels, reduction="none")
 
 
-def sigmoid_loss(logits: Tensor, visible: Tensor, own: Tensor) -> Tensor:
+def sigmoid_loss(logits: Tensor, visible: Tensor, labels: Tensor) -> Tensor:
     """Return SigLIP's loss of each image: is this its own caption, for all its visible cells.
 
     Shape:
-        logits, visible: (..., R, C), the bias added. own: (..., R), a column. Returns (..., R).
+        logits, visible: (..., R, C), the bias added. labels: (..., R), a column. Returns (..., R).
 
     Example:
         >>> cells = torch.ones(8, 8, dtype=torch.bool)
         >>> sigmoid_loss(torch.zeros(8, 8), cells, torch.arange(8)).mean()  # 8 ln 2
         tensor(5.5452)
     """
-    is_own = F.one_hot(own, logits.shape[-1]).bool()
+    is_own = F.one_hot(labels, logits.shape[-1]).bool()
     return -F.logsigmoid(torch.where(is_own, logits, -logits)).masked_fill(~visible, 0.0).sum(-1)

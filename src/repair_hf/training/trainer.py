@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,37 +13,32 @@ from datasets import Dataset, DatasetDict
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
-from transformers import EarlyStoppingCallback, ProcessorMixin, Trainer, TrainerCallback
+from transformers import ProcessorMixin, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import TrainOutput  # seen with transformers 5.23
 
 from repair_hf.encoder.adapters import as_json, check_model, limit_training
-from repair_hf.encoder.augmentation import cropped
 from repair_hf.encoder.blend import blend, untrained
-from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.encoder.models import weights_dtype
+from repair_hf.encoder.models import MODEL_FILES, weights_dtype
 from repair_hf.encoder.opening import Retriever, open_encoder
-from repair_hf.encoder.pixel_store import pixels_of
 from repair_hf.encoder.preprocessing import Preprocessor
-from repair_hf.evaluation.retrieval import evaluate_retrieval
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.pairs.truth import Truth
-from repair_hf.runtime.disk import check_room, naming_full_disk
 from repair_hf.runtime.options import IN_MEMORY, UserError, expect, flags, neutral_names
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
 from repair_hf.training.batches import OneCaptionPerImage, collator_of
-from repair_hf.training.checkpoints import LoopCallback, find_checkpoint, space_needed
+from repair_hf.training.checkpoints import STATE, RunOptions, find_checkpoint
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, fill_of, open_records
+from repair_hf.training.loop import DualEncoderTrainer, LoopCallback, NormKeepingClip, encode
 from repair_hf.training.report import plan, summarize, warn_of_plan
-from repair_hf.training.step import Objective, PairObjective, check_parameters, encode, step_of
+from repair_hf.training.step import Objective, PairObjective, step_of
 
 NEEDS = ("fill", "steps", "seconds", "seconds_per_step", "loss")  # keys of a summary
 
 
-class RepairTrainer(Trainer):
+class RepairTrainer(DualEncoderTrainer):
     """A transformers `Trainer` for dual encoders, on pairs and on records of their repaired failures.
 
     It logs the objective's terms (`loss_global`, `loss_grid`) and `logit_scale` (after exp). Evaluation is retrieval
@@ -78,11 +73,6 @@ class RepairTrainer(Trainer):
         >>> trainer.push_to_hub()
     """
 
-    args: RepairConfig
-    model: Any  # the types below are not among those that the Trainer declares
-    processing_class: Any
-    train_dataset: Any
-    eval_dataset: Any
     summary: dict[str, Any]
     declared: Sequence[Any] = ()
 
@@ -102,20 +92,18 @@ class RepairTrainer(Trainer):
         callbacks: Sequence[TrainerCallback] = (),
         optimizers: tuple[Optimizer | None, LRScheduler | None] = (None, None),
     ) -> None:
-        expect(args := args or RepairConfig(), RepairConfig, "args", "a RepairConfig: `RepairConfig(OUTPUT_FOLDER)`")
-        expect(train_dataset, Pairs, "train_dataset", MAKE_PAIRS)
-        expect(eval_dataset, (Pairs, type(None)), "eval_dataset", MAKE_PAIRS)
-        args, data = args.prepared(has_validation=eval_dataset is not None), open_records(records, train_dataset)
+        args = RepairConfig() if args is None else args
+        _check_types(args, train_dataset, eval_dataset)
+        args = args.prepared(has_validation=eval_dataset is not None)
+        loaded_records = open_records(records, train_dataset)
         encoder = open_encoder(model, processing_class, device=args.device)
-        self.base, model_digest = encoder.model, encoder.digest
+        self.base, model_digest = encoder.model, encoder.digest  # before adapters are added
         self.needs_bias = check_model(self.base, args.global_loss)
-        self.fill = fill or fill_of(train_dataset, data, args, truth)
-        loss = args.loss if args.loss and self.fill.share else "none"
-        how: Any = {"grid_weight": args.grid_weight, "grid_mean": args.grid_mean}
-        self.objective: Objective = objective or PairObjective(loss, **how, sigmoid=self.needs_bias)
+        self.fill = fill or fill_of(train_dataset, loaded_records, args, truth)
+        self.objective = objective or _objective_of(args, self.fill, sigmoid=self.needs_bias)
         self.sampler = OneCaptionPerImage(train_dataset.caption_image, args.step_size, args.draw_seed)
         self.loop = LoopCallback(self, bounds_scale=not self.needs_bias)
-        stops = [EarlyStoppingCallback(each) for each in [args.early_stopping_patience] if each]
+        self.run_options = RunOptions()
         limits = {name: getattr(args, name) for name in ("freeze", "lora_rank", "lora_towers", "seed")}
         super().__init__(
             limit_training(self.base, **limits, peft_config=peft_config),
@@ -124,15 +112,18 @@ class RepairTrainer(Trainer):
             train_dataset,
             eval_dataset=eval_dataset,
             processing_class=encoder.preprocessor,  # type: ignore[arg-type]
-            callbacks=[self.loop, *stops, *callbacks],
+            callbacks=[self.loop, self.run_options, *callbacks],
             optimizers=optimizers,  # type: ignore[arg-type]
         )
-        self._untrained = None if args.blend == 1 else untrained(self.model)
-        check_parameters(self.objective, self.model)
-        for each in (PrinterCallback, ProgressCallback):  # `LoopCallback` shows the progress
-            self.remove_callback(each)
+        for callback in (PrinterCallback, ProgressCallback):  # `LoopCallback` shows the progress
+            self.remove_callback(callback)
+        _check_parameters(self.objective, self.model)
+        self.clip = NormKeepingClip(self.accelerator.clip_grad_norm_)
+        self.accelerator.clip_grad_norm_ = self.clip  # type: ignore[method-assign]
         self.model_accepts_loss_kwargs = False  # the loss is a mean: accumulated parts are averaged
-        self.options = self._options(peft_config, objective, records, data) | {"model_digest": model_digest}
+        self.options = self._options(peft_config, objective) | {"model_digest": model_digest}
+        self.options |= _options_of_records(records, loaded_records)
+        self._untrained = None if args.blend == 1 else untrained(self.model)
         self._has_trained = False
         self.terms: dict[str, list[Tensor]] = {}  # since the last log
 
@@ -150,32 +141,35 @@ class RepairTrainer(Trainer):
         Raises:
             UserError: If the folder holds something else, or a checkpoint is incomplete or of another run.
         """
-        folder, wanted = str(self.args.output_dir), resume_from_checkpoint
+        folder = str(self.args.output_dir)
+        wanted = resume_from_checkpoint
         if wanted is None or wanted is True:
             wanted = None if self._has_trained else self.args.resume_from_checkpoint
         is_main = self.is_world_process_zero()
         checkpoint = find_checkpoint(wanted or None, folder, self.stage.deciding, logs=is_main)
-        self._has_trained, self.terms = True, {}
+        self.run_options.options = self.stage.deciding
+        self._has_trained = True
+        self.terms = {}
         if is_main:
             warn_of_plan(self.plan)
-        start, results = str(checkpoint) if checkpoint else None, list[TrainOutput]()
+        outputs: list[TrainOutput] = []
+        stage = self.stage
 
         def work(_: Any) -> dict[str, Any]:
-            size = space_needed(self.model, self.args)
-            check_room(folder, size)
-            with naming_full_disk(folder, lambda: size):
-                results.append(super(RepairTrainer, self).train(start, trial, ignore_keys_for_eval))
-                if self._untrained is not None:
-                    blend(self.model, self._untrained, self.args.blend)
-                    if self.eval_dataset is not None:
-                        self.evaluate()  # what is saved, not what was trained
-                self.save_model()
-                self.save_state()
+            stage.begin()
+            start = str(checkpoint) if checkpoint else None
+            outputs.append(super(RepairTrainer, self).train(start, trial, ignore_keys_for_eval))
+            if self._untrained is not None:
+                blend(self.model, self._untrained, self.args.blend)
+                if self.eval_dataset is not None:
+                    self.evaluate()  # what is saved, not what was trained
+            self.save_model()
+            self.save_state()
             self.model.eval()
-            return summarize(self, results[0].global_step)
+            return summarize(self, outputs[0].global_step)
 
-        self.summary = self.stage.run(work, again=True)
-        return results[0]
+        self.summary = stage.run(work, again=True)
+        return outputs[0]
 
     @cached_property
     def plan(self) -> dict[str, Any]:
@@ -185,19 +179,30 @@ class RepairTrainer(Trainer):
     @property
     def stage(self) -> Stage:
         """The folder of this training."""
-        data = self.train_dataset
-        more: Any = {"items": data.items, "neutral": neutral_names(RepairConfig)}
-        more |= {"needs": NEEDS, "words": flags(self.args.given | {"output_dir": None})}
-        return Stage("train", str(self.args.output_dir), (data.source, *self.declared), self.options, **more)
+        return Stage(
+            "train",
+            str(self.args.output_dir),
+            (self.train_dataset.source, *self.declared),
+            self.options,
+            items=self.train_dataset.items,
+            needs=NEEDS,
+            neutral=neutral_names(RepairConfig),
+            words=flags(self.args.given | {"output_dir": None}),
+            writes=(*MODEL_FILES, STATE, "training_args.bin"),
+        )
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """Encode the batch's distinct items once, join the pairs of all processes, and sum the objective's terms."""
-        how = {"in_chunks": self.args.chunk_size is not None, "autocast": self.accelerator.autocast}
-        if "boxes" in inputs:
-            inputs["pixels"] = cropped(inputs["pixels"], inputs["boxes"], self.processing_class.image_shape[1:])
-        images, texts = encode(model, inputs, self.processing_class.normalize, inner=self.model, **how)
+        images, texts = encode(
+            model,
+            inputs,
+            self.processing_class.normalize,
+            inner=self.model,
+            in_chunks=self.args.chunk_size is not None,
+            autocast=self.accelerator.autocast,
+        )
         bias = self.base.logit_bias if self.needs_bias else None
         step = step_of(images, texts, inputs, self.fill.truth, self.base.logit_scale.exp(), bias)
         terms = self.objective.terms(step)
@@ -205,57 +210,6 @@ class RepairTrainer(Trainer):
             self.terms.setdefault(name, []).append(value.detach())
         loss = torch.stack([self.objective.weights.get(name, 1.0) * value for name, value in terms.items()]).sum()
         return (loss, {"image_embeds": images, "text_embeds": texts}) if return_outputs else loss
-
-    def get_train_dataloader(self) -> DataLoader[Any]:
-        """Return batches of the sampler's anchors."""
-        names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
-        loader = DataLoader(
-            self.fill,
-            batch_size=self.args.train_batch_size,
-            sampler=self.sampler,
-            collate_fn=self.data_collator,
-            drop_last=True,
-            **{name: getattr(self.args, f"dataloader_{name}") for name in names},
-        )
-        return self.accelerator.prepare(loader)
-
-    def get_batch_samples(
-        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
-    ) -> tuple[list[Any], Tensor | int | None]:
-        """Return no batch after the last step: a run that is resumed from there would take one more."""
-        # no callback is asked before that one; seen with transformers 5.23
-        if self.state.global_step >= self.state.max_steps:
-            return [], None
-        return super().get_batch_samples(epoch_iterator, num_batches, device)
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log the objective's terms, the logit scale and the seconds too."""
-        if "loss" in logs and self.terms:
-            means = torch.stack([torch.stack(values).float().mean() for values in self.terms.values()])
-            means = self.accelerator.reduce(means, "mean")
-            logs |= dict(zip(self.terms, means.tolist(), strict=True))
-            logs |= {"seconds": self.loop.seconds, "logit_scale": self.base.logit_scale.exp().item()}
-            if self.needs_bias:
-                logs["logit_bias"] = self.base.logit_bias.item()
-            self.terms = {}
-        super().log(logs, start_time)
-
-    def evaluate(
-        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
-    ) -> dict[str, float]:
-        """Measure retrieval on pairs: R@K and MRR as fractions, `eval_i2t_R@1` and so on."""
-        pairs = self.eval_dataset if eval_dataset is None else eval_dataset
-        if pairs is None:
-            raise UserError("There is nothing to evaluate on; give `eval_dataset`, pairs of a validation split.")
-        args, preprocessor = self.args, self.processing_class
-        encoder = DualEncoder(self.base, preprocessor, device=args.device, batch_size=args.per_device_eval_batch_size)
-        pixels = pixels_of(pairs.images, "image", preprocessor, cache_images=args.cache_images)
-        vectors = encoder.embed_pairs(pairs, pixels=pixels)
-        found = evaluate_retrieval(*vectors, pairs.caption_image, device=args.device)
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
 
     def push_to_hub(self, repo: str | None = None, **options: Any) -> Any:  # type: ignore[override]
         """Push the trained model with its processor and its card, as one commit; see `push_model`.
@@ -270,14 +224,9 @@ class RepairTrainer(Trainer):
         self.accelerator.wait_for_everyone()
         return pushed
 
-    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """Exclude biases, norms of any kind, and the logit scale, which is a temperature."""
-        matrices = {name for name, parameter in model.named_parameters() if parameter.ndim > 1}
-        return [name for name in super().get_decay_parameter_names(model) if name in matrices]
-
-    def _options(self, peft_config: Any, objective: Objective | None, given: Any, records: Any) -> dict[str, Any]:
-        """Return what identifies this run, in its folder and in its checkpoints."""
-        options = self.args.recorded() | {
+    def _options(self, peft_config: Any, objective: Objective | None) -> dict[str, Any]:
+        """Return what identifies this run beside its records and its model's digest."""
+        return self.args.recorded() | {
             "pairs_fingerprint": self.train_dataset.fingerprint,
             "model": self.base.name_or_path or None,
             "sigmoid": self.needs_bias,
@@ -285,7 +234,32 @@ class RepairTrainer(Trainer):
             "peft_config": as_json(peft_config),
             "objective": objective and type(objective).__name__,
         }
-        if records is not None:
-            named = IN_MEMORY if isinstance(given, Dataset | DatasetDict) else given
-            options |= {"records": named, "records_digest": digest(records["record_id"][:])}
-        return options
+
+
+def _options_of_records(records: Any, loaded_records: Dataset | None) -> dict[str, Any]:
+    if loaded_records is None:
+        return {}
+    name = IN_MEMORY if isinstance(records, Dataset | DatasetDict) else records
+    return {"records": name, "records_digest": digest(loaded_records["record_id"][:])}
+
+
+def _check_types(args: Any, train_dataset: Any, eval_dataset: Any) -> None:
+    expect(args, RepairConfig, "args", "a RepairConfig: `RepairConfig(OUTPUT_FOLDER)`")
+    expect(train_dataset, Pairs, "train_dataset", MAKE_PAIRS)
+    expect(eval_dataset, (Pairs, type(None)), "eval_dataset", MAKE_PAIRS)
+
+
+def _objective_of(args: RepairConfig, fill: Anchors, *, sigmoid: bool) -> PairObjective:
+    """Return the loss that a configuration names; without any pair beside an anchor, that of the anchors alone."""
+    loss = args.loss if args.loss and fill.share else "none"
+    return PairObjective(loss, args.grid_weight, args.grid_mean, sigmoid=sigmoid)
+
+
+def _check_parameters(objective: nn.Module, model: nn.Module) -> None:
+    """Raise an error for an objective with parameters outside the model, which would not be trained."""
+    known = {id(parameter) for parameter in model.parameters()}
+    if any(id(parameter) not in known for parameter in objective.parameters()):
+        raise UserError(
+            f"{type(objective).__name__} has parameters of its own, which would not be trained. Make them a part of "
+            "the model while it trains."
+        )

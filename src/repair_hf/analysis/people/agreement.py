@@ -1,13 +1,16 @@
 """Agreement of people with the audit and with each other, and their view of the edits.
 
-Items and answers are tables of `repair_hf.records.answers`. Items are drawn from strata of different sizes: as many
-rejected as accepted failures, though most were accepted. Counts are those of the sample, as in the paper. Shares and
-metrics are those of the whole run: each stratum is weighted by its `population`. Each share within a stratum has
-Jeffreys' prior, Beta(1/2, 1/2); an interval holds 95% of the posterior.
+`items` are all that could be judged (`sampling.items_of`), `answers` what was (`judgements.read_judgements`). Counts
+are those of the answers, as in the paper. Shares and metrics are those of the whole run: a stratum (verdict and
+direction) weighs what it holds, not how many of it were judged. Each share within a stratum has Jeffreys' prior,
+Beta(1/2, 1/2); an interval holds 95% of the posterior.
+
+No answer is no number: a share or metric is NaN if it depends on a stratum without a clear answer.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -18,14 +21,19 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import stats
 
+from repair_hf.analysis.people.judgements import CRITERIA, MODES, Task, majority, read_judgements
+from repair_hf.analysis.people.sampling import items_of
 from repair_hf.analysis.report import Finding
+from repair_hf.analysis.run_data import RunData, gather
 from repair_hf.analysis.tables import interval_cell
-from repair_hf.records.answers import CRITERIA, ITEMS, MODES, PEOPLE, majority, read_answers, read_items
+from repair_hf.runtime.options import UserError
 
-STRATA = ["folder", "direction"]
+logger = logging.getLogger(__name__)
+
 DRAWS = 1000
 TAILS = (0.025, 0.975)
 QC_METRICS = ("precision", "recall", "accuracy", "kappa")
+FINDINGS = ("agreement_qc", "annotators_qc", "agreement_edits", "failure_modes", "annotators_edits")
 NO_MODE = "none"
 QC_CELLS = ("accepted, genuine", "accepted, not", "rejected, genuine", "rejected, not")
 
@@ -56,29 +64,30 @@ def qc_agreement(items: pd.DataFrame, answers: pd.DataFrame, *, seed: int = 0) -
     """Compare the audit with people: overall and by direction.
 
     Returns:
-        `group`; `items` and the four counts of the sample; each metric with `_low` and `_high`.
+        `group`; `items` and the four counts of what was judged; each metric with `_low` and `_high`.
     """
-    is_genuine = majority(answers, "verdict") == "genuine"
-    joined = items.merge(is_genuine.rename("genuine"), left_on="item", right_index=True)
-    return pd.DataFrame([_qc_row(name, part, seed) for name, part in _groups(joined)])
+    verdict = majority(answers, "verdict")
+    judged = items.assign(genuine=items["item"].map(verdict == "genuine"))
+    return pd.DataFrame([_qc_row(name, group, seed) for name, group in _groups(judged)])
 
 
 def _qc_row(name: str, items: pd.DataFrame, seed: int) -> dict[str, Any]:
-    rng, cells, sample = np.random.default_rng(seed), np.zeros(4), np.zeros(4, int)
-    drawn = np.zeros((DRAWS, 4))
-    for (accepted, *_), stratum in items.groupby(["accepted", *STRATA]):
-        yes, n, weight = int(stratum["genuine"].sum()), len(stratum), float(stratum["population"].iloc[0])
-        place = [0, 1] if accepted else [2, 3]
-        share = stats.beta.rvs(yes + 0.5, n - yes + 0.5, size=DRAWS, random_state=rng)
-        sample[place] += [yes, n - yes]
-        cells[place] += weight * np.array([yes / n, 1 - yes / n])
-        drawn[:, place] += weight * np.stack([share, 1 - share], 1)
-    values, draws = qc_metrics(cells), qc_metrics(drawn)
-    row: dict[str, Any] = {"group": name, "items": len(items)} | dict(zip(QC_CELLS, sample.tolist(), strict=True))
+    rng = np.random.default_rng(seed)
+    cells, draws, counts = np.zeros(4), np.zeros((DRAWS, 4)), np.zeros(4, int)
+    for (is_accepted, _), stratum in items.groupby(["accepted", "direction"]):
+        pair = slice(0, 2) if is_accepted else slice(2, 4)
+        yes, n, share, shares = _estimate(stratum, "genuine", rng)
+        counts[pair] += [yes, n - yes]
+        cells[pair] += len(stratum) * np.array([share, 1 - share])
+        draws[:, pair] += len(stratum) * np.stack([shares, 1 - shares], 1)
+    row: dict[str, Any] = {"group": name, "items": int(counts.sum())} | dict(
+        zip(QC_CELLS, counts.tolist(), strict=True)
+    )
+    values, drawn = qc_metrics(cells), qc_metrics(draws)
     for metric in QC_METRICS:
         value = float(values[metric])
-        bounds = _bounds(draws[metric], value)
-        row |= {metric: value} | {f"{metric}_{name}": bound for name, bound in bounds.items()}
+        row[metric] = value
+        row[f"{metric}_low"], row[f"{metric}_high"] = _bounds(drawn[metric], value)
     return row
 
 
@@ -86,40 +95,50 @@ def edit_quality(items: pd.DataFrame, answers: pd.DataFrame, *, seed: int = 0) -
     """Count the edits that meet each criterion: overall and by direction.
 
     Returns:
-        `group`, `criterion`, `items`, `met` (of the sample), `share` (of all records) with `low` and `high`.
+        `group`, `criterion`, `items`, `met` (of what was judged), `share` (of all records) with `low` and `high`.
     """
     rows = []
     for criterion in CRITERIA:
-        met = majority(answers, criterion).astype(bool).rename("met")
-        joined = items.merge(met, left_on="item", right_index=True)
+        judged = items.assign(met=items["item"].map(majority(answers, criterion)))
         rows += [
-            {"group": name, "criterion": criterion, "items": len(part), "met": int(part["met"].sum())}
-            | share_of(part, "met", seed=seed)
-            for name, part in _groups(joined)
+            {"group": name, "criterion": criterion, "items": int(group["met"].count()), "met": int(group["met"].sum())}
+            | share_of(group, "met", seed=seed)
+            for name, group in _groups(judged)
         ]
     return pd.DataFrame(rows)
 
 
 def share_of(items: pd.DataFrame, column: str, *, seed: int = 0) -> dict[str, float]:
-    """Estimate the share of all records with `column` from a stratified sample: `share`, `low`, `high`."""
-    rng, share, drawn, total = np.random.default_rng(seed), 0.0, np.zeros(DRAWS), 0.0
-    for _, stratum in items.groupby(STRATA):
-        yes, n, weight = int(stratum[column].sum()), len(stratum), float(stratum["population"].iloc[0])
-        share, total = share + weight * yes / n, total + weight
-        drawn += weight * stats.beta.rvs(yes + 0.5, n - yes + 0.5, size=DRAWS, random_state=rng)
-    return {"share": share / total} | _bounds(drawn / total, share / total)
+    """Estimate the share of all items with `column`, which is missing where nobody judged: `share`, `low`, `high`."""
+    rng, total, total_draws = np.random.default_rng(seed), 0.0, np.zeros(DRAWS)
+    for _, stratum in items.groupby("direction"):
+        _, _, share, shares = _estimate(stratum, column, rng)
+        total += len(stratum) * share
+        total_draws += len(stratum) * shares
+    share = total / len(items)
+    low, high = _bounds(total_draws / len(items), share)
+    return {"share": share, "low": low, "high": high}
+
+
+def _estimate(stratum: pd.DataFrame, column: str, rng: np.random.Generator) -> tuple[int, int, float, np.ndarray]:
+    """Return how many are true, of how many, the share, and draws of it, (DRAWS,); NaN if there are none."""
+    known = stratum[column].dropna().astype(bool)
+    yes, n = int(known.sum()), len(known)
+    if not n:
+        return 0, 0, np.nan, np.full(DRAWS, np.nan)
+    return yes, n, yes / n, stats.beta.rvs(yes + 0.5, n - yes + 0.5, size=DRAWS, random_state=rng)
 
 
 def failure_modes(items: pd.DataFrame, answers: pd.DataFrame) -> pd.DataFrame:
-    """Count the failure modes of the sampled edits: a row per mode, a column per direction.
+    """Count the failure modes of the judged edits: a row per mode, a column per direction.
 
-    No mode is an answer, too: an edit fails if most annotators name the same mode.
+    No mode is an answer, too: an edit fails if most annotators name the same mode. Directions without a clear answer
+    have no column.
     """
     modes = majority(answers.assign(mode=answers["mode"].fillna(NO_MODE)), "mode")
-    modes = modes[modes != NO_MODE]
-    joined = items.merge(modes.rename("mode"), left_on="item", right_index=True)
-    table = pd.crosstab(joined["mode"], joined["direction"]).reindex(list(MODES), fill_value=0)
-    return table.assign(total=table.sum(axis=1)).reset_index()
+    judged = items.assign(mode=items["item"].map(modes))
+    table = pd.crosstab(judged["mode"], judged["direction"]).reindex(list(MODES), fill_value=0)
+    return table.assign(total=table.sum(axis=1, min_count=1)).reset_index()
 
 
 def annotator_agreement(answers: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
@@ -143,78 +162,89 @@ def annotator_agreement(answers: pd.DataFrame, columns: Sequence[str]) -> pd.Dat
     return pd.DataFrame(rows, columns=["question", "annotators", "items", "agreement", "kappa"])
 
 
-def _bounds(drawn: np.ndarray, value: float) -> dict[str, float]:
-    """`low` and `high`. If all or none were right, the value may lie outside these quantiles; it is the bound then."""
-    low, high = np.nanquantile(drawn, TAILS)
-    return {"low": float(min(low, value)), "high": float(max(high, value))}
+def _bounds(drawn: np.ndarray, value: float) -> tuple[float, float]:
+    """Low and high. If all or none were right, the value may lie outside these quantiles; it is the bound then."""
+    low, high = np.quantile(drawn, TAILS)
+    return float(np.fmin(low, value)), float(np.fmax(high, value))
 
 
 def _groups(items: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return [("all", items), *items.groupby("direction")]
 
 
-def people_findings(folders: list[Path]) -> list[Finding]:
-    """Collect the findings of people's answers; none if nobody has judged."""
-    found = []
-    if (asked := _asked(folders, "qc")) is not None:
+def people_findings(data: RunData, judgements: Sequence[str | Path]) -> list[Finding]:
+    """Collect the findings of files of judgements; none without files."""
+    findings = []
+    judged = _judged(data, judgements)
+    if "qc" in judged:
+        items, answers = judged["qc"]
+        table = qc_agreement(items, answers)
         note = (
-            "Counts are those of the sample. Precision, recall, accuracy and Cohen's kappa are those of the whole "
-            "run: each stratum is weighted by its size. In brackets: 95% interval (Jeffreys' prior in each stratum)."
+            "Counts are those of the judged failures. Precision, recall, accuracy and Cohen's kappa are those of the "
+            "whole run: each verdict and direction weighs what it holds. In brackets: 95% interval (Jeffreys' prior)."
         )
-        table = qc_agreement(*asked)
-        found.append(Finding("agreement_qc", "The audit against people", note, _with_intervals(table), data=table))
-        found += _annotators("qc", asked[1], ["verdict"])
-    if (asked := _asked(folders, "edits")) is not None:
-        table = edit_quality(*asked)
+        findings.append(Finding("agreement_qc", "The audit against people", note, _with_intervals(table), data=table))
+        findings += _annotators("qc", answers, ["verdict"])
+    if "edits" in judged:
+        items, answers = judged["edits"]
+        table = edit_quality(items, answers)
         note = f"{_bad_note(table)} Shares in %."
-        found.append(Finding("agreement_edits", "Edits, as people see them", note, _wide(table), data=table))
+        findings.append(Finding("agreement_edits", "Edits, as people see them", note, _wide(table), data=table))
         note = "Failure modes of the edits that miss a criterion."
-        found.append(Finding("failure_modes", "How edits fail", note, failure_modes(*asked)))
-        found += _annotators("edits", asked[1], list(CRITERIA))
-    return found
+        findings.append(Finding("failure_modes", "How edits fail", note, failure_modes(items, answers)))
+        findings += _annotators("edits", answers, list(CRITERIA))
+    return findings
 
 
-def sentences_for_card(folder: Path) -> dict[str, str]:
-    """Sentences for a dataset card on people's view of the audit (`qc`) and the edits (`edits`), if any."""
-    sentences = {}
-    if (asked := _asked([folder], "qc")) is not None:
-        row = qc_agreement(*asked).iloc[0]
-        share = f"{row['precision']:.1%} (95% interval {row['precision_low']:.1%} to {row['precision_high']:.1%})"
-        sentences["qc"] = (
-            f"People judged {row['items']:,} of its verdicts: {share} of the accepted failures are genuine."
-        )
-    if (asked := _asked([folder], "edits")) is not None:
-        sentences["edits"] = _bad_note(edit_quality(*asked))
+def sentences_for_card(folder: Path, judgements: Sequence[str | Path]) -> dict[str, str]:
+    """Sentences for a dataset card on people's view of the audit (`qc`) and the edits (`edits`), if they judged."""
+    if not judgements:
+        return {}
+    sentences, judged = {}, _judged(gather(folder), judgements)
+    if "qc" in judged:
+        row = qc_agreement(*judged["qc"]).iloc[0]
+        sentences["qc"] = f"People judged {row['items']:,} of its verdicts"
+        if not np.isnan(row["precision"]):
+            interval = f"95% interval {row['precision_low']:.1%} to {row['precision_high']:.1%}"
+            sentences["qc"] += f": {row['precision']:.1%} ({interval}) of the accepted failures are genuine"
+        sentences["qc"] += "."
+    if "edits" in judged:
+        sentences["edits"] = _bad_note(edit_quality(*judged["edits"]))
     return sentences
 
 
 def _bad_note(quality: pd.DataFrame) -> str:
     good = quality.query("group == 'all' and criterion == 'valid_contrast'").iloc[0]
+    if np.isnan(good["share"]):
+        return f"People judged {good['items']:,} edits: too few for a share of all records."
     return (
         f"People judged {good['items']:,} edits: an estimated {1 - good['share']:.1%} of all records "
         f"(95% interval {1 - good['high']:.1%} to {1 - good['low']:.1%}) are no valid hard contrast."
     )
 
 
+def _judged(data: RunData, files: Sequence[str | Path]) -> dict[Task, tuple[pd.DataFrame, pd.DataFrame]]:
+    """Return the items and answers of each task that was judged; answers to items of other runs are left out."""
+    judged: dict[Task, tuple[pd.DataFrame, pd.DataFrame]] = {}
+    for task, answers in read_judgements(files).items():
+        items = items_of(data, task)
+        known = answers[answers["item"].isin(items["item"])]
+        if known.empty:
+            raise UserError(f"The judgements ({task}) are of another run: {data.name} holds none of their items.")
+        if len(known) < len(answers):
+            logger.warning("Left out %d judgements (%s) of items that %s does not hold.",
+                           len(answers) - len(known), task, data.name)  # fmt: skip
+        judged[task] = (items, known)
+    return judged
+
+
 def _with_intervals(table: pd.DataFrame) -> pd.DataFrame:
     """Format `qc_agreement`: a column per group, a row per number, metrics with their interval in brackets."""
-    shown = table[["group", "items", *QC_CELLS]].copy()
+    rows = table[["group", "items", *QC_CELLS]].copy()
     for name in QC_METRICS:
-        cells = table[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False)
-        shown[name if name == "kappa" else f"{name}, %"] = [interval_cell(name, *each) for each in cells]
-    return shown.set_index("group").T.rename_axis(columns=None, index="").reset_index()
-
-
-def _asked(folders: list[Path], task: str) -> tuple[pd.DataFrame, pd.DataFrame] | None:
-    """Items and answers of a task in all folders; the folder's place makes item ids unique."""
-    items, answers = [], []
-    for place, folder in enumerate(folders):
-        here = folder / PEOPLE / task
-        said = read_answers(here) if (here / ITEMS).is_file() else pd.DataFrame()
-        if not said.empty:
-            items.append(read_items(here).assign(item=lambda t, place=place: f"{place}:" + t["item"]))
-            answers.append(said.assign(item=f"{place}:" + said["item"]))
-    return (pd.concat(items, ignore_index=True), pd.concat(answers, ignore_index=True)) if items else None
+        intervals = table[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False)
+        rows[name if name == "kappa" else f"{name}, %"] = [interval_cell(name, *interval) for interval in intervals]
+    return rows.set_index("group").T.rename_axis(columns=None, index="").reset_index()
 
 
 def _annotators(task: str, answers: pd.DataFrame, questions: list[str]) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""The open_clip export gives the same vectors in a plain implementation; tests/crosscheck runs open_clip itself."""
+"""What `examples/export_open_clip.py` writes gives the same vectors; tests/crosscheck runs open_clip itself."""
 
 import json
 
@@ -7,12 +7,9 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from repair_hf.cli.main import main
+from examples.export_open_clip import export
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.encoder.open_clip import open_clip_config, write_open_clip
 from repair_hf.encoder.preprocessing import Preprocessor
-from repair_hf.hub.files import pack_model
-from repair_hf.runtime.options import UserError
 
 CAPTIONS = ["a red circle on grey paper", "the picture shows one square, painted blue " * 9]
 
@@ -76,7 +73,7 @@ def test_the_same_vectors_in_a_plain_implementation(kind, encoder, clip, tmp_pat
         clip.text_model.eos_token_id = clip.config.text_config.eos_token_id = 2
     if kind == "shorter captions":
         encoder.preprocessor.max_length = 20
-    config = write_open_clip(encoder, tmp_path, name="me/clip")
+    config = export(encoder, tmp_path)
     assert json.loads((tmp_path / "open_clip_config.json").read_text()) == config
     weights, architecture = load_file(tmp_path / "open_clip_model.safetensors"), config["model_cfg"]
     assert architecture["quick_gelu"] is (kind != "gelu")
@@ -91,64 +88,3 @@ def test_the_same_vectors_in_a_plain_implementation(kind, encoder, clip, tmp_pat
         texts = text_vectors(weights, architecture, ids["input_ids"])
     torch.testing.assert_close(images, torch.from_numpy(encoder.embed_images(pixels)), atol=1e-5, rtol=0)
     torch.testing.assert_close(texts, torch.from_numpy(encoder.embed_texts(CAPTIONS)), atol=1e-5, rtol=0)
-
-
-def test_preprocessing_configuration(encoder):
-    processor = encoder.preprocessor.processor.image_processor
-    colours = {"mean": list(processor.image_mean), "std": list(processor.image_std)}
-    resizing = {"interpolation": "bicubic", "resize_mode": "shortest"}
-    assert open_clip_config(encoder, "x")["preprocess_cfg"] == colours | resizing
-    processor.size, processor.do_center_crop, processor.resample = {"height": 32, "width": 32}, False, 2
-    squashed = open_clip_config(encoder, "x")["preprocess_cfg"]
-    assert (squashed["interpolation"], squashed["resize_mode"]) == ("bilinear", "squash")
-
-
-@pytest.mark.parametrize(
-    ("setting", "value", "message"),
-    [
-        ("do_normalize", False, r"resizes, crops and normalizes to 32 x 32, .*'do_normalize': False"),
-        ("size", {"shortest_edge": 40}, r"has \{'size': \{'shortest_edge': 40\}"),
-        ("resample", 1, r"bicubic or bilinear \(3 or 2\) .*'resample': 1"),
-        ("rescale_factor", 1.0, r"divides by 255, .*'rescale_factor': 1.0"),
-    ],
-)
-def test_refuses_pixels_that_open_clip_would_not_make(setting, value, message, encoder):
-    setattr(encoder.preprocessor.processor.image_processor, setting, value)
-    with pytest.raises(UserError, match=f"cannot represent this model: .*{message}.*needs no export"):
-        open_clip_config(encoder, "x")
-
-
-def test_refuses_other_activations_and_architectures(encoder, siglip_folder, tmp_path, capsys):
-    encoder.model.config.text_config.hidden_act = "gelu"
-    with pytest.raises(UserError, match="gelu or quick_gelu in both towers, got quick_gelu and gelu"):
-        write_open_clip(encoder, tmp_path / "out", name="x")
-    assert not (tmp_path / "out").exists()
-    words = ["export", "open_clip", str(siglip_folder), "--output", str(tmp_path / "out")]
-    assert main(words) == 2
-    assert "supports CLIPModel, got SiglipModel" in capsys.readouterr().err
-
-
-def test_the_command_writes_a_folder(tmp_path, capsys):
-    words = ["export", "open_clip", "world/base", "--output", str(tmp_path / "my base")]
-    assert main(words) == 0
-    files = {path.name for path in (tmp_path / "my base").iterdir()}
-    assert {"open_clip_config.json", "open_clip_model.safetensors", "tokenizer.json", "summary.json"} <= files
-    written = (tmp_path / "my base" / "open_clip_model.safetensors").stat().st_mtime_ns
-    capsys.readouterr()
-    assert main(words) == 0  # is done already
-    assert (tmp_path / "my base" / "open_clip_model.safetensors").stat().st_mtime_ns == written
-    shown = capsys.readouterr().out
-    assert f"create_model_and_transforms('local-dir:{tmp_path}/my base')" in shown
-    assert f"--model 'local-dir:{tmp_path}/my base' " in shown
-
-
-def test_a_push_takes_both_formats(clip_folder, tmp_path):
-    plain = pack_model(clip_folder, "me/clip", scratch=tmp_path)
-    assert not any("open_clip" in name for name in plain.files)
-    assert "open_clip_*" in plain.replaces  # what an earlier push sent is of other weights
-    assert "`repair-hf export open_clip me/clip --output FOLDER`" in plain.card
-    both = pack_model(clip_folder, "me/clip", scratch=tmp_path, open_clip=True)
-    assert set(both.files) - set(plain.files) == {"open_clip_config.json", "open_clip_model.safetensors"}
-    text = json.loads(both.files["open_clip_config.json"].read_text())["model_cfg"]["text_cfg"]
-    assert text["hf_tokenizer_name"] == "me/clip"  # where open_clip looks for the tokenizer
-    assert 'create_model_and_transforms("hf-hub:me/clip")' in both.card

@@ -1,5 +1,6 @@
-"""ARO's order tests: the shufflings against the plainest form of the same, with the process's own generators."""
+"""ARO's order tests: the shuffles against the plainest form of the same, and what `evaluate` makes of the file."""
 
+import json
 import random
 import re
 
@@ -7,13 +8,15 @@ import numpy as np
 import pytest
 from benchmark_files import captioned
 
+from benchmarks.aro_order import load_tokenizer, normalize
+from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.evaluation import judging
 from repair_hf.evaluation.benchmarks import load_benchmarks
 from repair_hf.evaluation.options import CompositionalOptions
-from repair_hf.evaluation.order import load_order, normalize
-from repair_hf.evaluation.words import load_tokenizer
+from repair_hf.evaluation.order import load_order
 from repair_hf.runtime.options import PairsOptions, UserError
 from repair_hf.toyworld.parsing import build_parser
+from tests.benchmarks import scripts
 
 for _package in ("nltk", "spacy"):
     pytest.importorskip(_package, reason="the extra repair-hf[aro] is not installed")
@@ -29,8 +32,21 @@ CAPTIONS = (
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory):
-    return captioned(tmp_path_factory.mktemp("pairs"), CAPTIONS)
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("pairs")
+
+
+@pytest.fixture(scope="module")
+def pairs(folder):
+    return captioned(folder, CAPTIONS)
+
+
+@pytest.fixture(scope="module")
+def file(folder, pairs):
+    """What the script writes for two seeds."""
+    words = f"--pairs {folder} --split all --spacy-model world --seeds 1 7 --output {folder / 'made' / 'order.jsonl'}"
+    assert "16 cases of 2 seeds" in scripts.run("aro_order", words)
+    return folder / "made" / "order.jsonl"
 
 
 def plain(caption: str, parser) -> list[str]:
@@ -59,31 +75,31 @@ def plain(caption: str, parser) -> list[str]:
     return [" ".join(text.split()[:30]) for text in spaced]
 
 
-def test_the_shufflings_are_the_plain_ones(pairs):
+def test_the_shuffles_are_the_plain_ones(pairs, file):
     parser = build_parser()
-    cases = load_order(pairs, parser, load_tokenizer(), seeds=(1, 7))
-    found = [[cases.captions[row] for row in case] for case in cases.caption]
+    cases = load_order(file, pairs)
+    captions = [[cases.captions[row] for row in case] for case in cases.caption]
     expected = []
     for seed in (1, 7):
         np.random.seed(seed)
         random.seed(seed)
         expected += [plain(caption, parser) for caption in pairs.captions["caption"]]
-    assert found == expected
+    assert captions == expected
     assert cases.picture[:, 0].tolist() == [0, 0, 1, 1, 2, 2, 2, 2] * 2
     assert cases.groups == ["1"] * 8 + ["7"] * 8 and len(set(cases.case_ids)) == 16
-    unchanged = sum(case.count(case[0]) - 1 for case in found)
+    unchanged = sum(case.count(case[0]) - 1 for case in captions)
     assert cases.counts["n_unchanged"] == unchanged >= 8  # `ball` has no other order
     assert [metric.name for metric in cases.metrics] == ["P@1", "P@1_ties_right", "P@1_seed_1", "P@1_seed_7"]
 
 
-def test_a_caption_that_no_shuffle_changes_is_a_tie(pairs, encoder):
-    cases = load_order(pairs, build_parser(), load_tokenizer())
+def test_a_caption_that_no_shuffle_changes_is_a_tie(pairs, file, clip_folder):
+    encoder, cases = DualEncoder.from_pretrained(clip_folder), load_order(file, pairs)
     table = judging.evaluate_compositional(encoder, [cases], "m", encoder.embed_images(pairs.images["image"]))
-    found = judging.compositional_metrics(table, [cases])
+    metrics = judging.compositional_metrics(table, [cases])
     margin = table["margin"].to_numpy()
     assert margin[2] == 0  # `ball`
-    assert found["order_P@1"] == (margin > 0).mean() < (margin >= 0).mean() == found["order_P@1_ties_right"]
-    assert found["order_n_ties"] == (margin == 0).sum()
+    assert metrics["order_P@1"] == (margin > 0).mean() < (margin >= 0).mean() == metrics["order_P@1_ties_right"]
+    assert metrics["order_n_ties"] == (margin == 0).sum()
 
 
 def test_normalized_as_the_authors_do():
@@ -96,17 +112,26 @@ def test_normalized_as_the_authors_do():
     "benchmark, split, name",
     [("coco30k", "test", "coco_order"), ("flickr30k", "test", "flickr30k_order"), ("coco", "val", "order")],
 )
-def test_only_a_test_split_has_the_authors_name(pairs, benchmark, split, name):
-    options = CompositionalOptions(compositional=["order=world"], order_seeds=[2])
+def test_only_a_test_split_has_the_authors_name(pairs, file, benchmark, split, name):
+    options = CompositionalOptions(compositional=[f"order={file}"])
     (cases,) = load_benchmarks(options, pairs, PairsOptions(pairs="x", split=split, benchmark=benchmark))
-    assert cases.benchmark == name and set(cases.groups) == {"2"}
+    assert cases.benchmark == name
 
 
-def test_a_missing_model_is_named_with_its_remedy(pairs):
-    options = CompositionalOptions(compositional=["order=en_core_web_xxl"])
-    message = "`en_core_web_xxl` cannot be loaded .* python -m spacy download en_core_web_sm"
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image_id": "other.png"}, "line 1 is of image 'other.png', which the pairs lack"),
+        ({"captions": "a dog"}, "line 1 needs caption_id, image_id, seed, captions, got"),
+        ({"captions": ["a dog"]}, "must hold cases of as many captions each"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_an_error(pairs, file, change, message, tmp_path):
+    first, *others = file.read_text().splitlines()
+    changed = [json.dumps(json.loads(first) | change), *others]
+    (tmp_path / "order.jsonl").write_text("\n".join(changed))
     with pytest.raises(UserError, match=message):
-        load_benchmarks(options, pairs, PairsOptions(pairs="x"))
+        load_order(tmp_path / "order.jsonl", pairs)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +139,9 @@ def test_a_missing_model_is_named_with_its_remedy(pairs):
     [
         (dict(compositional=["aro"]), "takes order, .* got 'aro'"),
         (dict(compositional=["sugarcrepe"]), "sugarcrepe=FOLDER"),
-        (dict(compositional=["order", "order=world"]), "names order twice"),
-        (dict(order_seeds=[1, 1]), "takes one or more different numbers from 0 to 4294967295, got .1, 1."),
-        (dict(compositional=["order=world"], order_seeds=[2**32]), "`order_seeds` takes .*, got .4294967296."),
-        (dict(order_seeds=[2]), "`order_seeds` .2. is for `compositional` order; give it"),
-        (dict(compositional=["order"], compositional_subset=True), "are for benchmarks of photographs"),
+        (dict(compositional=["order"]), "benchmarks/aro_order.py: order=FILE"),
+        (dict(compositional=["order=a", "order=b"]), "names order twice"),
+        (dict(compositional=["order=a"], compositional_subset=True), "are for benchmarks of photographs"),
     ],
 )
 def test_options_that_cannot_work_raise(named, message):

@@ -1,11 +1,10 @@
-"""Load spaCy pipelines, which tag words and find noun chunks, and NLTK's word tokenizer.
+"""Load spaCy pipelines, which tag words and find noun chunks.
 
-Both are in the extra `repair-hf[aro]`. spaCy's models are separate packages, which no extra can install.
+spaCy is in the extras `repair-hf[study]` and `repair-hf[aro]`. Its models are packages of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from repair_hf.runtime.options import UserError
@@ -35,7 +34,9 @@ def load_parser(name_or_folder: str = MODEL, *, noun_chunks: bool = False) -> La
     try:
         import spacy
     except ModuleNotFoundError as error:
-        raise _missing("spaCy", f", then python -m spacy download {MODEL}") from error
+        raise UserError(
+            f"spaCy is not installed: pip install 'repair-hf[study]', then python -m spacy download {MODEL}."
+        ) from error
     try:
         parser = spacy.load(name_or_folder)
     except (OSError, ValueError) as error:  # ValueError: a folder of another version, or of other parts
@@ -52,16 +53,3 @@ def load_parser(name_or_folder: str = MODEL, *, noun_chunks: bool = False) -> La
             f"an English model that does, such as {MODEL}."
         )
     return parser
-
-
-def load_tokenizer() -> Callable[[str], list[str]]:
-    """Load NLTK's word tokenizer for one sentence: `it's red.` is `it`, `'s`, `red`, `.`; it needs no data files."""
-    try:
-        from nltk.tokenize import NLTKWordTokenizer
-    except ModuleNotFoundError as error:
-        raise _missing("NLTK") from error
-    return NLTKWordTokenizer().tokenize
-
-
-def _missing(library: str, more: str = "") -> UserError:
-    return UserError(f"{library} is needed to read words, and is not installed: pip install 'repair-hf[aro]'{more}.")

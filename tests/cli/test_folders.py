@@ -1,0 +1,184 @@
+"""What a user made is never overwritten, and an unfinished folder is never taken for a finished one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+import torch
+
+from repair_hf.cli.main import COMMANDS, main
+from repair_hf.cli.subcommands import load_command
+from repair_hf.encoder.models import load_model
+from repair_hf.runtime.options import fields_of
+
+PAIRS, TOY = "--pairs {made}/world --split train", "--llm world/oracle --editor world"
+TRAIN = f"train {PAIRS} --model world/base --use-cpu --max-steps 1 --per-device-train-batch-size 4 --output "
+STAGES = {  # a folder's name, and the command that makes it
+    "world": "world build --train 9 --validation 1 --test 1",
+    "failures": f"mine {PAIRS} --model world/base --d-i2t 1 --d-t2i 1 --max-queries 6",
+    "records": f"synthesize {PAIRS} --model world/base --failures {{made}}/failures --limit 6 {TOY}",
+    "contrast": f"contrast {PAIRS} {TOY} --max-items 3",
+    "train": TRAIN.removesuffix(" --output "),
+    "evaluate": f"evaluate world/base {PAIRS} --resamples 2",
+    "compare": f"evaluate world/base {{made}}/train {PAIRS} --resamples 2 --also {{made}}/world",
+    "blend": "export blend {made}/train --base world/base --weight 0.5",
+    "triplets": "export triplets --records {made}/records",
+    "near-misses": "export near-misses --records {made}/records",
+    "report": "analyze {made}/records",
+}
+SLOW = {  # what these write, which takes them longer
+    "demo --size tiny": ["table.md", "metrics.json"],
+    "study --size tiny": ["study.md", "study.json", "results.parquet"],
+}
+
+
+def run(words: str, made: Path) -> int:
+    """Run a command in the folder of all stages, so that a copy of it has the same options."""
+    with chdir(made):
+        return main(words.format(made=".").split())
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A folder of each stage. Only read it."""
+    folder = tmp_path_factory.mktemp("made")
+    for name, words in STAGES.items():
+        assert run(f"{words} --output {{made}}/{name}", folder) == 0, name
+    return folder
+
+
+def content(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(words: str, made: Path, capsys) -> str:
+    """Return the one line with which a command ends."""
+    capsys.readouterr()
+    assert run(words, made) == 2, words
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("repair-hf")]
+    return line
+
+
+@pytest.mark.parametrize("name", [*STAGES, *SLOW])
+def test_no_command_overwrites_a_file_that_it_did_not_make(name, made, tmp_path, capsys):
+    names = SLOW.get(name) or [path for path in content(made / name) if path.name != "versions.json"]
+    for path in (tmp_path / each for each in names if not str(each).startswith(".")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    before = content(tmp_path)
+    assert len(before) > 1
+    assert f"{tmp_path} holds " in refused(f"{STAGES.get(name, name)} --output {tmp_path}", made, capsys)
+    assert content(tmp_path) == before
+
+
+PAGES = ("show {made}/records", "annotate qc {made}/records", "annotate edits {made}/records")
+
+
+@pytest.mark.parametrize("words", PAGES)
+def test_a_page_is_overwritten_and_another_file_is_not(words, made, tmp_path, capsys):
+    page = tmp_path / "sheet.html"
+    for _ in range(2):
+        assert run(f"{words} --output {page}", made) == 0
+    page.write_text("<html>mine</html>")
+    assert "is not overwritten" in refused(f"{words} --output {page}", made, capsys)
+    assert page.read_text() == "<html>mine</html>"
+
+
+def commands() -> Iterator[tuple[str, tuple[type, ...]]]:
+    """Yield the words and the options of each command."""
+    for name, module in ((name, load_command(name)) for name in COMMANDS):
+        if "ACTIONS" in vars(module):
+            yield from ((f"{name} {action}", options) for action, (options, _) in module.ACTIONS.items())
+        else:
+            yield name, module.OPTIONS
+
+
+def test_these_are_all_commands_that_write_to_an_output():
+    writers = {words for words, options in commands() if "output" in sum(map(fields_of, options), [])}
+    tested = [*STAGES.values(), *SLOW, *PAGES]
+    assert writers == {word for word in writers if any(words.startswith(word) for words in tested)}
+
+
+def test_a_base_and_records_are_not_overwritten_by_their_export(made, tmp_path, capsys):
+    base = shutil.copytree(made / "blend", tmp_path / "base")
+    for name in ("versions.json", "summary.json", "config.yaml", "command.txt"):
+        (base / name).unlink()
+    before = content(base)
+    assert "no mark of `repair-hf export blend`" in refused(
+        f"export blend {{made}}/train --base {base} --weight 0.5 --output {base}", made, capsys
+    )
+    records = "export triplets --records {made}/records --output {made}/records"
+    assert "belongs to `synthesize`" in refused(records, made, capsys)
+    assert content(base) == before
+
+
+def test_what_is_loaded_is_what_was_trained(made, tmp_path):
+    """Adapters of a stopped run do not stay beside the weights of another one; files of the user do."""
+    pytest.importorskip("peft")
+    folder = tmp_path / "train"
+    assert run(f"{TRAIN}{folder} --lora-rank 4", made) == 0
+    (folder / "summary.json").unlink()
+    (folder / "notes.txt").write_text("mine")
+    assert run(f"{TRAIN}{folder} --learning-rate 1e-3", made) == 0
+    assert run(f"{TRAIN}{tmp_path / 'alone'} --learning-rate 1e-3", made) == 0
+    loaded, alone = (load_model(tmp_path / name).state_dict() for name in ("train", "alone"))
+    assert all(torch.equal(loaded[name], weights) for name, weights in alone.items())
+    names = {path.name for path in folder.iterdir()}
+    assert not {name for name in names if name.startswith("adapter")} and "notes.txt" in names
+
+
+DOORS = (
+    f"evaluate {{made}}/train {PAIRS}",
+    f"evaluate world/base {{made}}/train --blends 0.5 {PAIRS} --also {{made}}/world",
+    "export blend {made}/train --base world/base --weight 0.5",
+    "export blend world/base --base {made}/train --weight 0.5",
+    f"train {PAIRS} --model {{made}}/train --use-cpu --per-device-train-batch-size 4",
+    f"mine {PAIRS} --model {{made}}/train",
+    f"synthesize {PAIRS} --model {{made}}/train --failures {{made}}/failures {TOY}",
+    "push model {made}/train --repo me/x --dry-run",
+    f"evaluate world/base {PAIRS} --contrast {{made}}/contrast",
+    f"train {PAIRS} --model world/base --records {{made}}/records --use-cpu --per-device-train-batch-size 4",
+    f"synthesize {PAIRS} --model world/base --failures {{made}}/failures {TOY}",
+    f"mine {PAIRS} --model world/base",
+)
+
+
+@pytest.mark.parametrize("words", DOORS)
+def test_an_unfinished_folder_is_an_error_of_one_line(words, made, tmp_path, capsys):
+    copies = tmp_path / "made"
+    shutil.copytree(made, copies, copy_function=shutil.os.link)
+    named = [name for name in ("train", "contrast", "records", "failures", "world") if f"{{made}}/{name}" in words]
+    (copies / named[0] / "summary.json").unlink()
+    words += "" if words.startswith("push") else f" --output {tmp_path / 'out'}"
+    assert f" {named[0]} is unfinished: `repair-hf " in refused(words, copies, capsys)
+    assert not (tmp_path / "out" / "summary.json").exists()
+
+
+@pytest.fixture
+def untrained(made) -> Iterator[None]:
+    """The training of `made` as if it still ran."""
+    summary = made / "train" / "summary.json"
+    summary.rename(made / "summary.json")
+    yield
+    (made / "summary.json").rename(summary)
+
+
+@pytest.mark.usefixtures("untrained")
+def test_a_refused_command_leaves_a_finished_folder_as_it_was(made, tmp_path, capsys):
+    """Here the second model is unfinished, the ledger is damaged, or an option is another."""
+    for name in ("compare", "records", "failures"):
+        shutil.copytree(made / name, tmp_path / name)
+    (tmp_path / "records" / "ledger.sqlite").write_bytes(b"no database" * 999)
+    before = content(tmp_path)
+    for name, changes, wanted in (
+        ("compare", "", "is unfinished"),
+        ("records", " --limit 12", "ledger"),
+        ("failures", " --d-i2t 2", "with other options"),
+    ):
+        words = f"{STAGES[name].replace(' --limit 6', '')}{changes} --output {tmp_path / name}"
+        assert wanted in refused(words, made, capsys)
+    assert content(tmp_path) == before
