@@ -14,7 +14,7 @@ from functools import partial
 from math import ceil
 from typing import Any
 
-from repair_hf.llm.answers import Schema, UnparsedAnswer, read_answer, response_format
+from repair_hf.llm.answers import AnswerError, Schema, UnparsedAnswer, read_answer, response_format
 from repair_hf.llm.cost import Usage, count_tokens, price_per_token, token_bill
 from repair_hf.llm.keys import as_sent, question_key
 from repair_hf.llm.ledger import Ledger, Reply, Topic
@@ -90,11 +90,12 @@ class Asker(PaidModel):
         self.collected: set[str] = set()  # keys of answers that came with a batch in this run
         self._provider, self._stated_price = provider, price
         self._billed_as, self._answerers = model, set[str]()
-        self._effort, self._thinking_room = options.reasoning_effort, 0
+        self._reasoning = {"reasoning_effort": options.reasoning_effort} if options.reasoning_effort else {}
+        self._thinking_room = 0
         self._form, self._may_take_schema = "schema", False
         if provider is None:
             use_keys(key_names(model))
-            self._thinking_room = thinking_room(model, self._effort)
+            self._thinking_room = thinking_room(model, options.reasoning_effort)
             self._form = answer_form(model)
             self._may_take_schema = self._form == "free" and base_url is not None  # nobody knows before it is asked
         if not self.is_batch and (count := ledger.in_batches(model)):
@@ -133,29 +134,25 @@ class Asker(PaidModel):
             RunStopped: If the run cannot go on.
         """
         topic = Topic(stage, direction, self.model, self._prompt_digest)
-        how: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
-        if self._effort:
-            how["reasoning_effort"] = self._effort
+        how = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed, **self._reasoning}
         question = question_key(messages, model=self.model, schema=schema and schema.__name__, **how)
         request = how | {"model": self.model, "messages": messages, "max_tokens": max_tokens + self._thinking_room}
         if schema is not None:
             request["response_format"] = response_format(schema)
+        answer: Any = None
         for attempt in range(self.attempts):
             # 31 bits, which is what providers accept
             request["seed"] = zlib.crc32(f"{seed}/{sample}/{attempt}".encode()) >> 1
             reply, is_new = await self._reply(f"{question}-{sample}-{attempt}", topic, request)
-            try:
-                answer = read_answer(reply.text, reply.finish, schema)
-            except UnparsedAnswer as error:
-                fault = error
-            else:
-                if is_new:
-                    self.circuit.note(None)
-                return answer
+            answer = _read(reply, schema)
             if is_new:
-                self.circuit.note(f"an unusable answer: {fault}")
-            request = _next_attempt(request, messages, reply, fault)
-        raise fault
+                self.circuit.note(f"an unusable answer: {answer}" if isinstance(answer, AnswerError) else None)
+            if not isinstance(answer, UnparsedAnswer):
+                break
+            request = _next_attempt(request, messages, reply, answer)
+        if isinstance(answer, AnswerError):
+            raise answer
+        return answer
 
     async def collect(self) -> None:
         """Collect the answers of finished batches. Call it before any question."""
@@ -256,6 +253,14 @@ class Asker(PaidModel):
         ):
             logger.warning("%s answers as %s, which is dearer; it is billed at the price of that.", self.model, name)
             self.price, self._billed_as = price, name
+
+
+def _read(reply: Reply, schema: type[Schema] | None) -> Schema | str | AnswerError:
+    """Return the answer in a reply, or why it is unusable."""
+    try:
+        return read_answer(reply.text, reply.finish, schema)
+    except AnswerError as error:
+        return error
 
 
 def _next_attempt(

@@ -172,7 +172,7 @@ class PaidModel:
         self, key: str, topic: Topic, worst: Callable[[], float], send: Callable[[], Awaitable[Reply]]
     ) -> tuple[Reply, bool]:
         """Attempt until a reply comes."""
-        attempt = 1
+        attempt, unreadable = 1, 0
         async with self._places:  # a provider that is down gets few requests
             while True:
                 while (wait := self._open_at - time.monotonic()) > 0:
@@ -190,8 +190,8 @@ class PaidModel:
                         self._pause(error, begin)
                         continue
                     self.circuit.note(str(error))
-                    most = 2 if isinstance(error, UnreadableReply) else self.retries.attempts
-                    if attempt >= most:
+                    unreadable += isinstance(error, UnreadableReply)
+                    if attempt >= self.retries.attempts or unreadable == 2:
                         raise FailedAnswer(f"{self.model} failed {attempt} times, at last with: {error}") from error
                     wait = self.retries.wait_after(error, attempt)
                     self._log(error, attempt, wait)
