@@ -155,11 +155,12 @@ class Ledger:
         async with self.transaction():
             same = self._one("SELECT state, owner FROM call WHERE key = ?", key)
             if same is not None:
-                reason = "A question is in a batch of another run. Collect it first, with --batch."
-                return Shortage(reason, may_pass=same != ("submitted", None))
+                elsewhere = "A question is in a batch of another run. Collect it first, with --batch."
+                return Shortage(elsewhere, may_pass=same != ("submitted", None))
             self._refresh()
             dollars = max(worst, self._highest.get(topic.model, 0.0))
-            if reason := self._shortage(dollars):
+            reason = self._shortage(dollars)
+            if reason is not None:
                 return Shortage(reason, may_pass=self._one("SELECT 1 FROM call WHERE owner IS NOT NULL") is not None)
             state = "reserved" if batch is None else "submitted"
             self.database.execute(_RESERVE, (key, self.run, *topic, state, dollars, batch, self._owner))
