@@ -118,7 +118,6 @@ def test_records_are_as_without_faults(shape, failures, tmp_path, encoder, monke
         disturbed = synthesize(world, tmp_path / "disturbed", MODELS[shape], base_url=server.url(shape))
 
     assert len(world.failures) == len(quiet[0]) + len(quiet[1])
-    print([(r["reason"],r["detail"]) for r in disturbed[1]])
     lost = {triplet(row): row for row in disturbed[1] if row["reason"] in ("llm_refused", "llm_unparsed")}
     for before, after in zip(quiet, disturbed, strict=True):
         triplets = [triplet(row) for row in after]
