@@ -76,7 +76,7 @@ class World(NamedTuple):
         chosen = SynthesizeOptions(failures="in memory", model="in memory", **options)
         of_llm, of_editor = LLMOptions(llm=asker.model), EditorOptions(editor="world")
         table = self.failures if failures is None else failures
-        synthesis = Synthesis(table, self.pairs, self.encoder, of_llm, of_editor, chosen, output=folder)
+        synthesis = Synthesis(table, self.pairs, self.encoder, of_llm, of_editor, chosen, output=folder / "unused")
         folder.mkdir(parents=True, exist_ok=True)
         summary, stop = synthesis.repair(folder, asker, editor or WorldEditor())
         if stop is not None:
