@@ -152,6 +152,11 @@ def test_a_key_stands_in_no_column_of_settings_though_an_answer_may_hold_it(ask,
     assert KEY in row.pop("text") and row["answered_by"] == "m-<hidden>" and KEY not in str(row)
 
 
+def test_an_unreadable_reply_is_asked_once_more_whatever_came_before(ask):
+    script = Script(BROKEN, Wire(body=b"<html>"), GOOD)
+    assert ask(script)[0].valid and len(script.questions) == 3
+
+
 # What it costs
 
 
@@ -274,10 +279,10 @@ def test_circuit(tolerated, outcomes, broken_after):
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])  # an answer is kept though nobody waits for it
-@pytest.mark.parametrize("text", [GOOD, "no JSON"])  # the latter would be followed by a second attempt
-def test_drain_keeps_what_is_being_paid_and_gives_up_the_rest(with_asker, text, is_cancelled):
+@pytest.mark.parametrize("reply", [GOOD, "no JSON", BROKEN])  # the last two would be followed by another request
+def test_drain_keeps_what_is_being_paid_and_gives_up_the_rest(with_asker, reply, is_cancelled):
     end_of_thinking = threading.Event()
-    script = Script(lambda: end_of_thinking.wait(60) and text)
+    script = Script(lambda: end_of_thinking.wait(60) and reply)
 
     async def work(asker) -> int:
         asked = (asker.ask(question, stage="a", direction="t2i", schema=Verdict) for question in texts(0, 6))
@@ -294,4 +299,4 @@ def test_drain_keeps_what_is_being_paid_and_gives_up_the_rest(with_asker, text, 
         await asyncio.wait(tasks)  # nothing may be sent any more
         return kept
 
-    assert with_asker(script, work, concurrency=2) == len(script.bodies) == 2
+    assert with_asker(script, work, concurrency=2) == (0 if reply is BROKEN else 2) and len(script.bodies) == 2

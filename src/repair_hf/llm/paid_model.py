@@ -177,6 +177,8 @@ class PaidModel:
             while True:
                 while (wait := self._open_at - time.monotonic()) > 0:
                     await asyncio.sleep(wait)
+                if self._is_drained:
+                    raise asyncio.CancelledError
                 begin = time.monotonic()
                 try:
                     paid = await self.ledger.pay(key, topic, worst(), lambda: self._once(send))
