@@ -78,7 +78,7 @@ class World(NamedTuple):
         table = self.failures if failures is None else failures
         synthesis = Synthesis(table, self.pairs, self.encoder, of_llm, of_editor, chosen, output=folder / "unused")
         folder.mkdir(parents=True, exist_ok=True)
-        summary, stop = synthesis.repair(folder, asker, editor or WorldEditor())
+        summary, stop = synthesis.repair_into(folder, asker, editor or WorldEditor())
         if stop is not None:
             raise stop
         return summary

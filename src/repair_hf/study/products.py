@@ -108,15 +108,15 @@ class Products:
         pairs, model, folder = setting.pairs, setting.options.model, setting.folder / wanted.name
         name = "failures-best"  # variants share them
         with setting.lock(name):
-            options = {"max_queries": setting.max_queries, "cache_images": True}
+            options: dict[str, Any] = {"max_queries": setting.max_queries, "cache_images": True}
             failures = mine(model, pairs, output=setting.folder / name, **options)
         if wanted.is_random:
             failures = random_failures(failures, pairs, setting.base)
         failures = failures.select(np.flatnonzero(np.isin(failures["direction"][:], wanted.directions)))
-        options = changed(llm) | changed(editor) | dict(wanted.synthesize)
-        required = {"llm": llm.llm, "editor": editor.editor, "output": folder}
+        chosen = changed(llm) | changed(editor) | dict(wanted.synthesize)
+        required: dict[str, Any] = {"llm": llm.llm, "editor": editor.editor, "output": folder}
         try:
-            records = synthesize(failures, pairs, model, embed_source_images=False, **options | required)
+            records = synthesize(failures, pairs, model, embed_source_images=False, **chosen | required)
         except NothingRepaired as error:  # the study leaves the method out and goes on
             raise NoRecords(str(error)) from error
         summary = read_json(folder / "summary.json", needs=("llm", "images"))

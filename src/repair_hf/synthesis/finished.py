@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def build_records(
     builder: RecordBuilder,
     encoder: Embedder,
     select: Select,
-    made_by: Mapping[str, Any],
+    made_by: dict[str, Any],
 ) -> tuple[Dataset, Dataset]:
     """Select among the candidates, and build the records and the dropped failures in the order of the failures.
 

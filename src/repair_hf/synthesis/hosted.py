@@ -104,11 +104,14 @@ class HostedEditor(PaidModel):
         return [str(outcome) for outcome in outcomes if outcome is not None]
 
     async def _buy(self, image: bytes | None, prompt: str, path: Path) -> None:
+        """Buy an image, or note why there is none; a file that is there stays."""
         for attempt in range(ATTEMPTS):
             key = f"{path.stem}-{attempt}"
-            reply = self.ledger.find(key)
-            if reply is not None and reply.text:  # its file was deleted, or is damaged
-                await self.ledger.forget(key)
+            known = self.ledger.find(key)
+            if known is not None and known.text:
+                if path.is_file():  # another process has just made it
+                    return
+                await self.ledger.forget(key)  # its file was deleted, or is damaged
             send = partial(self._send_and_save, image, prompt, path)
             reply, is_new = await self.pay(key, Topic("edit", "t2i", self.model), lambda: self.worst, send)
             self.usage.add(reply, replayed=not is_new)
@@ -116,10 +119,11 @@ class HostedEditor(PaidModel):
                 self.circuit.note(None if reply.text else reply.finish)
             if reply.finish == _ADDRESS:  # all others would be like this, and paid for
                 raise ProviderError(f"{self.model} sends {_ADDRESS}, which is not followed; give another --editor.")
-            if reply.text or reply.finish != NO_IMAGE:
+            if reply.text:
+                return
+            if reply.finish != NO_IMAGE:
                 break
-        if not reply.text:
-            save_reason(path, reply.finish)
+        save_reason(path, reply.finish)
 
     async def _send_and_save(self, image: bytes | None, prompt: str, path: Path) -> Reply:
         """Send a request once. The image is saved before the ledger says that it has come."""

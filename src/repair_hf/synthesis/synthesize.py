@@ -213,20 +213,20 @@ class Synthesis:
         self.check()
         processes().gather(None)  # all have read the summary, which the first one removes now
 
-        def repair(folder: Any) -> dict[str, Any]:
+        def work(folder: Any) -> dict[str, Any]:
             nonlocal stop
             with open_ledger(self.llm, folder) as ledger:
                 asker, editor = open_asker(self.llm, ledger), open_editor(self.editor, self.llm, ledger)
                 self.stage.begin()
-                summary, stop = self.repair(folder, asker, editor)
+                summary, stop = self.repair_into(folder, asker, editor)
                 return summary
 
-        made = self.stage.run(repair, again=True)
+        made = self.stage.run(work, again=True)
         if stop is not None:
             raise stop
         return made
 
-    def repair(
+    def repair_into(
         self, folder: Path, asker: Asker, editor: ImageEditor | HostedEditor
     ) -> tuple[dict[str, Any], BaseException | None]:
         """Repair what this process owns, and save the records in the main one; return the summary, and what stopped.
