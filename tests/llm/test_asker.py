@@ -12,57 +12,17 @@ import pytest
 from ledgers import ledger_in, rows
 from provider_server import KEY, Script, Wire, error, said
 
-from repair_hf.llm.answers import AnswerError, FailedAnswer, UnparsedAnswer
+from repair_hf.llm.answers import UnparsedAnswer
 from repair_hf.llm.asker import Asker
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.ledger_file import FILE
-from repair_hf.llm.paid_model import Circuit, Retries
-from repair_hf.llm.provider import THINKING_TOKENS, ProviderError
+from repair_hf.llm.provider import THINKING_TOKENS
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.run_folder import RunStopped
-from tests.llm.asking import BILLS, GOOD, PRICED, QUESTION, Verdict, texts
+from tests.llm.asking import BILLS, GOOD, QUESTION, Verdict, texts
 
 BUSY = Wire(429, error("openai", 429, "slow down"))
 BROKEN = Wire(500, error("openai", 500, "boom"))
 REJECTED = Wire(400, error("openai", 400, "too large"))
-
-
-class Counted:
-    """Answers in so many seconds by a function of itself; counts the requests, and how many are here at once."""
-
-    def __init__(self, answer, seconds: float = 0.01) -> None:
-        self.answer, self.seconds, self.lock = answer, seconds, threading.Lock()
-        self.came = self.here = self.most = 0
-
-    def __call__(self, question) -> str | Wire:
-        with self.lock:
-            self.came += 1
-            self.here += 1
-            self.most = max(self.most, self.here)
-            self.asked = question.messages[0]["content"]
-            answer = self.answer(self)
-        time.sleep(self.seconds)
-        with self.lock:
-            self.here -= 1
-        return answer
-
-
-@pytest.fixture
-def crowd(with_asker):
-    """Asks many questions at once; returns what came of each."""
-
-    def run(server, questions: int, *, first: int = 0, model=PRICED, **options):
-        async def work(asker):
-            asked = partial(asker.ask, stage="audit", direction="i2t", max_tokens=200)
-            return await asyncio.gather(*map(asked, texts(first, first + questions)), return_exceptions=True)
-
-        return with_asker(server, work, model, **options)
-
-    return run
-
-
-def of_type(outcomes: list, kind: type) -> list:
-    return [outcome for outcome in outcomes if isinstance(outcome, kind)]
 
 
 # What is asked, and how an answer is taken
@@ -195,84 +155,6 @@ def test_a_model_without_a_list_price_costs_what_the_provider_reports(ask):
         body["usage"]["cost"] = cost
         _, usage = ask(Script(Wire(body=body)), model="openai/my-model", seed=seed)
         assert usage.dollars == dollars and usage.unpriced == (cost == "1")
-
-
-# What a provider does to many
-
-
-def test_a_server_that_serves_few_at_once_answers_all(crowd):
-    server = Counted(lambda server: BUSY if server.here > 4 else "yes")
-    outcomes = crowd(server, 60, concurrency=32, retries=Retries(first_wait=0.05), max_error_rate=0.0)
-    assert outcomes == ["yes"] * 60 and 4 < server.most <= 32
-
-
-@pytest.mark.parametrize("wait", ["0.4", None])
-def test_after_a_429_all_requests_wait(crowd, wait):
-    """Those that were on their way together are one pause; a wait that is too long stops the run."""
-    busy = Wire(429, BUSY.body, {"Retry-After": wait} if wait else {})
-    times: list[float] = []
-
-    def answer(server) -> str | Wire:
-        times.append(time.monotonic())
-        return busy if len(times) <= 8 else "yes"
-
-    outcomes = crowd(Counted(answer), 16, concurrency=8, retries=Retries(first_wait=0.4))
-    assert outcomes == ["yes"] * 16 and times[8] - times[7] > 0.3 and times[-1] - times[0] < 3
-
-
-def test_a_provider_that_asks_to_wait_too_long_stops_the_run(crowd):
-    (stop,) = crowd(Counted(lambda server: Wire(429, BUSY.body, {"Retry-After": "600"})), 1)
-    assert isinstance(stop, ProviderError) and "asks to wait 600 s: slow down. Every answer so far is kept" in str(
-        stop
-    )
-
-
-def test_what_is_rejected_or_always_fails_costs_its_row_alone_and_is_asked_again_by_the_next_run(crowd, tmp_path):
-    faults = {"question 3": REJECTED, "question 5": BROKEN}
-    server = Counted(lambda server: faults.get(server.asked, "yes"))
-    outcomes = crowd(server, 20, concurrency=4)
-    assert outcomes.count("yes") == 18 and server.came == 18 + 1 + 3
-    failed = {str(outcomes[number]): outcomes[number].drop_reason for number in (3, 5)}
-    assert set(failed.values()) == {"llm_failed"} and len(of_type(outcomes, FailedAnswer)) == 2
-    assert any("does not accept the request: too large" in reason for reason in failed)
-    assert any("failed 3 times, at last with: boom" in reason for reason in failed)
-    assert len(rows(tmp_path)) == 18 and not rows(tmp_path, "lost")
-    faults.clear()
-    assert crowd(server, 20) == ["yes"] * 20 and server.came == 22 + 2
-
-
-@pytest.mark.parametrize(("reply", "fault"), [(BROKEN, "boom"), (REJECTED, "too large"), ("", "an unusable answer")])
-def test_a_run_in_which_most_fails_is_stopped(crowd, reply, fault):
-    outcomes = crowd(Counted(lambda server: reply, 0.0), 100, concurrency=4)
-    stop = str(of_type(outcomes, RunStopped)[0])
-    assert "more than --max-error-rate 0.5 allows; the last one: " in stop and fault in stop
-    tolerated = crowd(Counted(lambda server: reply, 0.0), 70, concurrency=4, max_error_rate=1.0, first=100)
-    assert len(of_type(tolerated, AnswerError)) == 70
-    assert crowd(Counted(lambda server: "yes"), 100, concurrency=8, answer_attempts=3) == ["yes"] * 100
-
-
-@pytest.mark.parametrize(
-    ("tolerated", "outcomes", "broken_after"),
-    [
-        (0.5, "x" * 49, 49),
-        (0.5, "x" * 200, 50),
-        (0.5, ".x" * 300, 600),  # half is not more than half
-        (0.5, "." * 200 + "x" * 200, 301),
-        (0.5, "." * 10_000 + "x" * 200, 10_101),  # a long good time does not outweigh a bad one
-        (1.0, "x" * 1000, 1000),
-        (0.0, "." * 60 + "x", 61),
-    ],
-)
-def test_circuit(tolerated, outcomes, broken_after):
-    circuit = Circuit(tolerated, places=4)
-    noted = 0
-    try:
-        for outcome in outcomes:
-            noted += 1
-            circuit.note("boom" if outcome == "x" else None)
-    except RunStopped:
-        pass
-    assert noted == broken_after
 
 
 # What happens when a run stops early
