@@ -134,9 +134,13 @@ class Asker(PaidModel):
             RunStopped: If the run cannot go on.
         """
         topic = Topic(stage, direction, self.model, self._prompt_digest)
-        how = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed, **self._reasoning}
-        question = question_key(messages, model=self.model, schema=schema and schema.__name__, **how)
-        request = how | {"model": self.model, "messages": messages, "max_tokens": max_tokens + self._thinking_room}
+        sampling = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed, **self._reasoning}
+        question = question_key(messages, model=self.model, schema=schema and schema.__name__, **sampling)
+        request = sampling | {
+            "model": self.model,
+            "messages": messages,
+            "max_tokens": max_tokens + self._thinking_room,
+        }
         if schema is not None:
             request["response_format"] = response_format(schema)
         answer: Any = None
@@ -189,10 +193,10 @@ class Asker(PaidModel):
         return reply
 
     async def _complete(self, request: dict[str, Any]) -> Reply:
-        how = request | {"api_base": self.base_url, "max_retries": 0, "num_retries": 0}
-        how["drop_params"] = True  # not every provider accepts a seed
+        options = request | {"api_base": self.base_url, "max_retries": 0, "num_retries": 0}
+        options["drop_params"] = True  # not every provider accepts a seed
         try:
-            response = await call_litellm(load_litellm().acompletion, how.pop("model"), self.timeout, **how)
+            response = await call_litellm(load_litellm().acompletion, options.pop("model"), self.timeout, **options)
         except BlockedContent as error:
             return Reply(str(error), "content_filter", dollars=0.0, answered_by=self.model)
         return self.read(response)

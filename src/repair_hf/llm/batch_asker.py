@@ -132,9 +132,9 @@ class BatchAsker(Asker):
 
     async def _create(self, file: str) -> str:
         """Create the batch of a file, and return its id. After an error it is only looked for, never created twice."""
-        how = {"completion_window": "24h", "endpoint": ENDPOINT, "input_file_id": file}
+        request = {"completion_window": "24h", "endpoint": ENDPOINT, "input_file_id": file}
         try:
-            return (await self._call_once("create_batch", **how)).id
+            return (await self._call_once("create_batch", **request)).id
         except PassingError as error:
             batch_id = await self._listed(file)
             if batch_id is None:

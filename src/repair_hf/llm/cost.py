@@ -81,10 +81,10 @@ class StageCost:
 
 def add_stages(stages: Iterable[StageCost]) -> StageCost:
     """Add up stages; the price is None if that of any is unknown."""
-    found = list(stages)
+    parts = list(stages)
     counts = ("llm_calls", "image_calls", "prompt_tokens", "completion_tokens")
-    sums: dict[str, float] = {name: sum(getattr(stage, name) for stage in found) for name in counts}
-    return StageCost("all", "", dollars=add_up(stage.dollars for stage in found), **sums)
+    sums: dict[str, float] = {name: sum(getattr(stage, name) for stage in parts) for name in counts}
+    return StageCost("all", "", dollars=add_up(stage.dollars for stage in parts), **sums)
 
 
 def add_up(dollars: Iterable[float | None]) -> float | None:
@@ -241,10 +241,10 @@ def usage_rows(usage: Mapping[tuple[str, str], Usage]) -> list[dict[str, Any]]:
 
 def merged_usage(usages: Iterable[Mapping[tuple[str, str], Usage]]) -> dict[tuple[str, str], Usage]:
     """Add up usages, by stage and direction."""
-    found: defaultdict[tuple[str, str], Usage] = defaultdict(Usage)
+    merged: defaultdict[tuple[str, str], Usage] = defaultdict(Usage)
     for place, use in (item for usage in usages for item in usage.items()):
-        found[place] = Usage(*map(sum, zip(vars(found[place]).values(), vars(use).values(), strict=True)))
-    return dict(found)
+        merged[place] = Usage(*map(sum, zip(vars(merged[place]).values(), vars(use).values(), strict=True)))
+    return dict(merged)
 
 
 def format_dollars(amount: float | None) -> str:

@@ -74,8 +74,8 @@ class Ledger:
         self._dollars, self._calls = 0.0, 0
         self._highest: dict[str, float] = {}  # bill by model
         with explained(self.path):
-            how: dict[str, Any] = {"timeout": PATIENCE, "isolation_level": None, "check_same_thread": False}
-            self.database = sqlite3.connect(self.path, **how)
+            options: dict[str, Any] = {"timeout": PATIENCE, "isolation_level": None, "check_same_thread": False}
+            self.database = sqlite3.connect(self.path, **options)
             self.database.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {TABLE}")
             self._lose_dead()
             self.database.execute("PRAGMA busy_timeout = 0")  # from here on waiting must not block the event loop

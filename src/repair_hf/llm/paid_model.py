@@ -80,11 +80,11 @@ class Circuit:
     def note(self, fault: str | None) -> None:
         """Note one attempt: what went wrong, or None. Raise `RunStopped` if too many of the latest failed."""
         self._latest.append(fault is not None)
-        seen, failed = len(self._latest), sum(self._latest)
-        if fault is None or seen < self._enough or failed <= self.max_error_rate * seen:
+        count, failed = len(self._latest), sum(self._latest)
+        if fault is None or count < self._enough or failed <= self.max_error_rate * count:
             return
         raise RunStopped(
-            f"{failed} of the last {seen} requests failed or brought unusable answers, more than --max-error-rate "
+            f"{failed} of the last {count} requests failed or brought unusable answers, more than --max-error-rate "
             f"{self.max_error_rate:g} allows; the last one: {fault}. {LATER}"
         )
 
