@@ -65,12 +65,11 @@ def llm_price(options: LLMOptions) -> tuple[float, float] | None:
 
 
 def stated_price(options: LLMOptions) -> tuple[float, float] | None:
-    """Return the price that the options state, or that of a server of one's own whose model LiteLLM does not list."""
+    """Return the price that the options state; 0 for a server of one's own whose model LiteLLM does not list."""
     from repair_hf.llm.cost import price_per_token
 
-    if options.price is None and options.llm_base_url is not None and price_per_token(find_llm(options)[1]) is None:
-        return 0.0, 0.0
-    return _per_token(options.price)
+    is_listed = price_per_token(find_llm(options)[1]) is not None
+    return _per_token(options.price, is_own=options.llm_base_url is not None and not is_listed)
 
 
 def check_llm(options: LLMOptions) -> None:
@@ -114,7 +113,7 @@ def check_editor(options: EditorOptions, llm: LLMOptions, *, from_text: bool = F
 
         check_key(name, options.editor_base_url)
         check_sends_images(name)
-        has_price = worst_price(name, _per_token(options.editor_price)) is not None
+        has_price = options.editor_price is not None or worst_price(name) is not None
         check_price(name, llm.max_usd, has_price=has_price)
     if place == "world" and options.editor_format != "png":
         raise UserError("`editor_format` must be png for the toy world, whose files hold their scene; leave it out.")
@@ -169,8 +168,8 @@ def editor_price(options: EditorOptions) -> tuple[float, float] | None:
     """Return the price of a hosted editor that is stated; as `stated_price`."""
     from repair_hf.synthesis.hosted import worst_price
 
-    is_own = options.editor_price is None and options.editor_base_url is not None
-    return (0.0, 0.0) if is_own and worst_price(find_editor(options)[1]) is None else _per_token(options.editor_price)
+    is_listed = worst_price(find_editor(options)[1]) is not None
+    return _per_token(options.editor_price, is_own=options.editor_base_url is not None and not is_listed)
 
 
 def open_editor(options: EditorOptions, llm: LLMOptions, ledger: Ledger) -> ImageEditor | HostedEditor:
@@ -213,14 +212,14 @@ def local_weights(editor: EditorOptions) -> dict[str, str]:
     return {"editor_digest": name_with_digest(name)} if place == "here" and Path(name).is_dir() else {}
 
 
-def _per_token(price: list[float] | None) -> tuple[float, float] | None:
+def _per_token(price: list[float] | None, *, is_own: bool) -> tuple[float, float] | None:
     """Return a stated price, which is in dollars per million tokens in and out, per token.
 
     Raises:
         UserError: If it is not two amounts.
     """
     if price is None:
-        return None
+        return (0.0, 0.0) if is_own else None
     if len(price) != 2:
         raise UserError(f"A price is two amounts, in dollars per million tokens in and out, got {price}.")
     return price[0] / 1e6, price[1] / 1e6
