@@ -21,7 +21,7 @@ from typing import Any
 from repair_hf import evaluate_retrieval, mine_false_positives, synthesize
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm.cost import price_per_token
-from repair_hf.llm.loading import check_key
+from repair_hf.llm.provider import check_key
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.runtime.options import PairsOptions, UserError
 

@@ -1,6 +1,5 @@
 from repair_hf.analysis import costs
-from repair_hf.llm.calls import format_dollars
-from repair_hf.llm.cost import Usage, price_per_token
+from repair_hf.llm.cost import Usage, format_dollars, price_per_token
 
 FLASH = "gemini/gemini-2.5-flash"
 
