@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -116,8 +117,8 @@ def synthesis(hostile, dropped, stage_folder, tmp_path) -> Path:
     paid = dict(stage="audit", direction="i2t", calls=1234, prompt_tokens=5000, completion_tokens=50, dollars=1.5)
     folder = stage_folder(tmp_path / "records", "synthesize", options, {"paid": [paid]})
     with ledger_in(folder) as ledger:
-        ledger.add("k", 0.0, Topic("audit", "i2t", "gemini/gemini-2.5-flash"), "reserved")
-        ledger.answer("k", Reply("t", "stop", 1, 1, 0.0, "gemini-2.5-flash-002"))
+        reply = Reply("t", "stop", 1, 1, 0.0, "gemini-2.5-flash-002")
+        asyncio.run(ledger.answer("k", Topic("audit", "i2t", "gemini/gemini-2.5-flash"), reply))
     save_records(folder, hostile, dropped)
     return folder
 

@@ -101,7 +101,7 @@ def test_a_row_measures_what_evaluate_does_and_a_blend_what_a_blended_model_does
 def test_what_two_methods_ask_is_paid_once(tiny):
     """`repair-i2t` asks a part of what `repair` has asked; both pay from the study's one ledger."""
     with ledger_in(tiny[0]) as ledger:
-        runs = dict(ledger.database.execute("SELECT run, SUM(calls) FROM call GROUP BY run").fetchall())
+        runs = dict(ledger.database.execute("SELECT run, COUNT(*) FROM call GROUP BY run").fetchall())
     calls = rows_of(tiny[0] / "results.parquet").groupby("method")["llm_calls"].first()
     assert "tiny/repair-i2t" not in runs
     assert runs["tiny/repair"] == pytest.approx(calls["repair-batch"], rel=0.1) and calls["repair-i2t"] > 0
