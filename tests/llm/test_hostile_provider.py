@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import logging
-from urllib.parse import quote
 
 import pytest
 from fake_clock import time_out_when
@@ -17,7 +15,7 @@ from repair_hf.llm.calls import _warn_of_usage
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.errors import ProviderError
 from repair_hf.llm.sending import Retries
-from tests.llm.asking import PRICED, QUESTION, texts
+from tests.llm.asking import PRICED, texts
 
 ONCE = Retries(attempts=1)
 KEY = "planted/key+0123456789="
@@ -89,21 +87,8 @@ def test_the_time_out_holds_for_the_whole_response(shape, ask, tmp_path, monkeyp
 def test_a_message_of_a_server_neither_commands_the_terminal_nor_shows_a_key(shape, ask, monkeypatch):
     for name in ("OPENAI_API_KEY", "GEMINI_API_KEY"):
         monkeypatch.setenv(name, KEY)
-    coded = quote(KEY, safe="")
-    every = "".join(f"%{ord(sign):02x}" for sign in KEY)
-    message = f"\x1b[2Jbad \u202ekey\x07 {KEY} {coded} {coded.lower()} {every}"
+    message = f"\x1b[2Jbad \u202ekey\x07 {KEY}"
     with pytest.raises(ProviderError, match="bad") as caught:
         ask(Script(Wire(400, error(shape, 400, message))), shape=shape)
-    assert str(caught.value).isprintable() and str(caught.value).count("<hidden>") == 4
-    assert "planted" not in str(caught.value) and every not in str(caught.value)
-
-
-def test_an_answer_that_holds_the_key_percent_encoded_is_dropped(with_chat, monkeypatch, tmp_path):
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-
-    async def work(chat: ChatModel) -> list:
-        asked = chat.ask(QUESTION, stage="audit", direction="i2t")
-        return await asyncio.gather(asked, return_exceptions=True)
-
-    (refused,) = with_chat(Script(f"see https://h/?key={quote(KEY, safe='')}"), work)
-    assert "held an API key" in str(refused) and "planted" not in rows(tmp_path)[0]["reply"]
+    assert str(caught.value).isprintable() and str(caught.value).count("<hidden>") == 1
+    assert "planted" not in str(caught.value)
