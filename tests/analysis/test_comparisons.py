@@ -15,14 +15,18 @@ from repair_hf.analysis.report import write_report
 from repair_hf.analysis.run_data import RunData
 from repair_hf.analysis.run_findings import DENSITY, blend_finding, error_finding, funnel, lost_at, repair_findings
 from repair_hf.analysis.tables import difference_cell
+from repair_hf.evaluation.comparison import verdict
 from repair_hf.runtime.stage import Stage
 
-NOTHING = RunData("run", None, (), Dataset.from_dict({}), pd.DataFrame(), pd.DataFrame())
+NOTHING = RunData("run", "run", None, (), Dataset.from_dict({}), pd.DataFrame(), pd.DataFrame())
 
 
 def evaluated(folder: Path, shares: dict[str, float], *gains: tuple[str, str, float, float]) -> None:
     """Write what `repair-hf evaluate` leaves: R@1 by model, and a model, its baseline and the bounds of their gain."""
-    metrics = {name: {"t2i_R@1": share, "intervals": {"t2i_R@1": [share, share]}} for name, share in shares.items()}
+    metrics = {
+        name: {"t2i_R@1": share, "intervals": {"t2i_R@1": [share, share]}, "n_images": 200}
+        for name, share in shares.items()
+    }
     for name in shares if len(shares) > 1 else ("",):
         (folder / name).mkdir(parents=True)
         (folder / name / "ranks.parquet").touch()
@@ -32,6 +36,7 @@ def evaluated(folder: Path, shares: dict[str, float], *gains: tuple[str, str, fl
             {
                 "model": model,
                 "reference": plain,
+                "verdict": verdict([{"low": low, "high": high}], 200),
                 "differences": {"t2i_R@1": {"difference": (low + high) / 2, "low": low, "high": high}},
                 "queries": {"t2i": {"repaired": 3, "broken": 1}},
             }
@@ -61,7 +66,7 @@ SHARES = {"base": 0.0, "plain": 0.4, "repaired": 0.5}
     "bounds, verdict, cell",
     [
         ((0.05, 0.15), "Yes", "+10.0 [+5.0, +15.0] *"),
-        ((-0.02, 0.06), "Not shown", "+2.0 [-2.0, +6.0]"),
+        ((-0.02, 0.06), "Undecided", "+2.0 [-2.0, +6.0]"),
         ((-0.3, -0.1), "No", "-20.0 [-30.0, -10.0] *"),
     ],
 )
@@ -81,9 +86,10 @@ def test_repair_helped_if_it_beats_plain_training(tmp_path, bounds, verdict, cel
 @pytest.mark.parametrize(
     "gains, note",
     [
-        ([(0.1, 0.2), (-0.2, -0.1)], "Partly: R@1 rose in 1 and fell in 1 of 2"),
-        ([(0.1, 0.2), (-0.1, 0.1)], "Partly: R@1 rose in 1 and fell in 0 of 2"),  # one of several is not yet a yes
-        ([(-0.1, 0.1), (-0.2, -0.1)], "No: R@1 rose in 0 and fell in 1 of 2"),
+        ([(0.1, 0.2), (-0.2, -0.1)], "Undecided: R@1 rose in 1 and fell in 1 of 2"),
+        ([(0.1, 0.2), (-0.1, 0.1)], "Undecided: R@1 rose in 1 and fell in 0 of 2"),  # one of several is not yet a yes
+        ([(-0.1, 0.1), (-0.2, -0.1)], "Undecided: R@1 rose in 0 and fell in 1 of 2"),
+        ([(-0.3, -0.2), (-0.2, -0.1)], "No: R@1 rose in 0 and fell in 2 of 2"),
         ([(0.1, 0.2), (0.1, 0.2)], "Yes: R@1 rose in 2 and fell in 0 of 2"),
     ],
 )
@@ -91,7 +97,14 @@ def test_the_verdict_counts_every_comparison(tmp_path, gains, note):
     compared = [(name, "plain", *each) for name, each in zip(("one", "two"), gains, strict=True)]
     evaluated(tmp_path, dict.fromkeys(("base", "plain", "one", "two"), 0.5), *compared)
     found = repair_findings(tmp_path)[0].note
-    assert found.startswith(note) and ("Worse with records: T2I R@1 of two − plain." in found) == (gains[1][1] < 0)
+    assert found.startswith(note) and ("T2I R@1 of two − plain." in found) == (gains[1][1] < 0)
+
+
+def test_few_images_are_said_to_be_too_few(tmp_path):
+    evaluated(tmp_path, SHARES, ("repaired", "plain", 0.1, 0.2))
+    path = tmp_path / "metrics.json"
+    path.write_text(path.read_text().replace('"n_images": 200', '"n_images": 14'))
+    assert "14 images are too few for a conclusion: take 200 or more." in repair_findings(tmp_path)[0].note
 
 
 def test_the_same_comparison_in_two_folders_counts_once(tmp_path):
@@ -115,8 +128,7 @@ def test_other_measures_are_shown_and_decide_nothing(tmp_path):
     rise, fall = {"difference": 0.15, "low": 0.1, "high": 0.2}, {"difference": -0.2, "low": -0.3, "high": -0.1}
     undecided = {"t2i_MRR": rise, "t2i_R@5": rise, "contrast_group": rise}
     found["repair"][0]["differences"] |= {"web_t2i_R@1": fall, "contrast_caption": rise, **undecided}
-    found |= {"reference": "base", "differences": {"longer": {"t2i_R@1": rise}}}
-    found["previous"] = [{"model": "longer", "reference": "plain", "differences": {"t2i_R@1": fall}}]
+    found |= {"reference": "plain", "differences": {"longer": {"t2i_R@1": fall}}}
     path.write_text(json.dumps(found))
     helped = repair_findings(tmp_path)[0]
     assert helped.note.startswith("Yes: R@1 rose in 1 and fell in 0 of 1")
@@ -192,7 +204,8 @@ def test_the_curve_of_blends_shows_the_numbers_of_its_table_and_names_them_in_wo
         for dot, text in zip(line.iter("circle"), line.iter("text"), strict=True):
             point = value("across", "x", dot.get("cx")), value("up", "y", dot.get("cy"))
             found.append(("web", line.get("class"), float(text.text.split()[0]), *point))
-    expected = [tuple(row) for row in saved.itertuples(index=False)]
+    assert set(saved["model"]) == {"tuned"}
+    expected = [tuple(row) for row in saved.drop(columns="model").itertuples(index=False)]
     assert [row[:3] for row in found] == [row[:3] for row in expected] and len(expected) == 6
     for row, other in zip(found, expected, strict=True):
         assert row[3:] == pytest.approx(other[3:], abs=0.05)
@@ -201,6 +214,7 @@ def test_the_curve_of_blends_shows_the_numbers_of_its_table_and_names_them_in_wo
     for (_, side, weight, gained, also), row in zip(expected, shown, strict=True):
         words = f"{side.upper()}, weight {weight:g}: {gained:.1f} and on web {also:.1f}"
         assert words in root.find("desc").text and row[1:] == [
+            "tuned",
             side.upper(),
             f"{weight:g}",
             f"{gained:.1f}",

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 from benchmark_files import captioned
 
-from repair_hf.evaluation.comparison import CHANGES, changes, compare_queries, count_changes, differences
+from repair_hf.evaluation.comparison import (
+    CHANGES,
+    changes,
+    compare_queries,
+    count_changes,
+    differences,
+    too_few,
+    verdict,
+)
 from repair_hf.evaluation.intervals import Draws, interval
 from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_direction, save_table
 from repair_hf.evaluation.retrieval import evaluate_retrieval, rank_queries, resample_retrieval, retrieval_metrics
@@ -120,6 +128,25 @@ def test_a_paired_difference_is_that_of_a_slow_bootstrap(pairs):
     assert (found["low"], found["high"]) == pytest.approx(tuple(np.quantile(gains, [0.025, 0.975])))
     assert found["difference"] == pytest.approx(now.mean() - before.mean())
     assert differences({"x": 0.2}, {"y": 1.0}, {"x": np.zeros(9)}, {"y": np.zeros(9)}) == {}  # of one model alone
+
+
+RISE, FALL, OPEN = ({"low": low, "high": high} for low, high in ((0.01, 0.1), (-0.1, -0.01), (-0.1, 0.1)))
+
+
+@pytest.mark.parametrize(
+    ("gains", "n_images", "expected"),
+    [
+        ([RISE, RISE], 200, "yes"),
+        ([RISE, OPEN], 200, "yes"),
+        ([RISE, FALL], 200, "undecided"),
+        ([OPEN, OPEN], 5000, "undecided"),
+        ([FALL, OPEN], 200, "no"),
+        ([RISE, RISE], 199, "undecided"),
+    ],
+)
+def test_a_verdict_takes_enough_images_and_an_interval_without_0(gains, n_images, expected):
+    assert verdict(gains, n_images) == expected
+    assert bool(too_few(n_images)) == (n_images < 200)
 
 
 def test_ranks_of_other_pairs_are_not_compared(pairs):

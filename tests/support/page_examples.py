@@ -45,7 +45,8 @@ def write_pages(folder: Path, records_folder: Path, records: Dataset) -> dict[st
     shares = dict.fromkeys(("i2t_R@1", "t2i_R@1", "contrast_caption", "web_t2i_R@1"), 0.5)
     metrics = dict.fromkeys(("base", "plain", LONG), shares | {"intervals": dict.fromkeys(shares, [0.25, 0.75])})
     gain = dict.fromkeys(shares, {"difference": 0.5, "low": 0.25, "high": 0.75})
-    repair = {"model": LONG, "reference": "plain", "differences": gain, "queries": {"t2i": {"repaired": 1}}}
+    repair = {"model": LONG, "reference": "plain", "differences": gain, "verdict": "yes"}
+    repair["queries"] = {"t2i": {"repaired": 1}}
     (run / "evaluate").mkdir()
     (run / "evaluate" / "metrics.json").write_text(json.dumps(metrics))
     (run / "evaluate" / "differences.json").write_text(json.dumps({"repair": [repair]}))

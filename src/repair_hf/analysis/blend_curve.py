@@ -26,18 +26,21 @@ def blend_rows(
 
     Args:
         metrics: Of the base and of each blend, by short name.
-        weights: Of each blend.
+        weights: Of each blend, by its name `MODEL@WEIGHT`.
         also: Names of the further pairs.
     """
     base = next(name for name in metrics if name not in weights)
-    points = {0.0: metrics[base]} | {weights[name]: metrics[name] for name in metrics if name in weights}
+    points: dict[str, dict[float, Mapping[str, Any]]] = {}  # of each tuned model, by weight
+    for name, weight in weights.items():
+        points.setdefault(name.rpartition("@")[0], {0.0: metrics[base]})[weight] = metrics[name]
     rows = [
-        (other, side, weight, 100 * one[f"{side}_R@1"], 100 * one[f"{other}_{side}_R@1"])
-        for other in also
+        (further, model, side, weight, 100 * point[f"{side}_R@1"], 100 * point[f"{further}_{side}_R@1"])
+        for further in also
+        for model, by_weight in points.items()
         for side in SIDES
-        for weight, one in sorted(points.items())
+        for weight, point in sorted(by_weight.items())
     ]
-    return pd.DataFrame(rows, columns=["also", "direction", "weight", "gained", "kept"])
+    return pd.DataFrame(rows, columns=["also", "model", "direction", "weight", "gained", "kept"])
 
 
 @dataclass(frozen=True)
@@ -78,22 +81,23 @@ class Curve:
 def curve(rows: pd.DataFrame) -> Curve:
     """Lay out `blend_rows`: what is gained to the right, what is kept upwards."""
     panels, top = [], float(ABOVE)
+    several = rows["model"].nunique() > 1
     for other, own in rows.groupby("also", sort=False):
         x, across = _scale(own["gained"], LEFT, WIDTH - RIGHT)
         y, up = _scale(own["kept"], top + PLOT, top)
         lines = [
             Line(
                 str(side),
-                SIDES[str(side)],
-                [(f"{each.weight:g}", x(each.gained), y(each.kept)) for each in line.itertuples()],
+                f"{SIDES[str(side)]} {model}" if several else SIDES[str(side)],
+                [(f"{point.weight:g}", x(point.gained), y(point.kept)) for point in line.itertuples()],
             )
-            for side, line in own.groupby("direction", sort=False)
+            for (model, side), line in own.groupby(["model", "direction"], sort=False)
         ]
         panels.append(Panel(str(other), top, lines, across, up))
         top += PLOT + BELOW + ABOVE
     described = "; ".join(
-        f"{SIDES[side]}, weight {weight:g}: {gained:.1f} and on {other} {kept:.1f}"
-        for other, side, weight, gained, kept in rows.itertuples(index=False)
+        f"{model + ', ' if several else ''}{SIDES[side]}, weight {weight:g}: {gained:.1f} and on {other} {kept:.1f}"
+        for other, model, side, weight, gained, kept in rows.itertuples(index=False)
     )
     return Curve(panels, top - ABOVE, f"R@1 in %, by weight of the tuned model. {described}.")
 

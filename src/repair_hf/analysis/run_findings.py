@@ -23,7 +23,7 @@ from repair_hf.analysis.people.agreement import people_findings
 from repair_hf.analysis.report import Answers, Finding
 from repair_hf.analysis.run_data import RunData
 from repair_hf.analysis.tables import SIDES, difference_cell, label, percent, round_rows
-from repair_hf.evaluation.comparison import decides, short_names
+from repair_hf.evaluation.comparison import decides, short_names, too_few
 from repair_hf.evaluation.ranks import FILE as RANKS
 from repair_hf.evaluation.training_data import find_trainings, steps_of
 from repair_hf.llm.cost import Usage, paid_in
@@ -182,7 +182,10 @@ def repair_findings(root: Path | None) -> list[Finding]:
         table.append({"model": name} | {label(key): difference_cell(key, gain) for key, gain in gains.items()})
         data += [{"comparison": name, "metric": metric} | gain for metric, gain in gains.items()]
     rows = pd.DataFrame(data)
-    answer = _answer(bool(levels), [row for row in data if row["comparison"] in repairs], found.unanswered)
+    sizes = [found.measured[folder / one["model"]].get("n_images", 0) for folder, one in found.repairs]
+    decisive = [row for row in data if row["comparison"] in repairs]
+    verdicts = {one["verdict"] for one in repairs.values()}
+    answer = _answer(bool(levels), verdicts, decisive, found.unanswered, min(sizes, default=0))
     helped = Finding("repair", "Did repair help?", answer, pd.DataFrame(table) if levels else None)
     if data:
         helped = replace(helped, data=rows, plot=forest(rows))
@@ -221,7 +224,7 @@ def find_evaluations(root: Path) -> Evaluations:
         plain = {one["reference"] for one in repairs}
         first = [{"model": name, "reference": compared.get("reference"), "differences": gains}
                  for name, gains in compared.get("differences", {}).items()]  # fmt: skip
-        others = [one for one in (*first, *compared.get("previous", ())) if one["reference"] in plain]
+        others = [one for one in first if one["reference"] in plain]
         for rows, into in ((repairs, found.repairs), (others, found.others)):
             for one in rows:
                 key = tuple(_weights(folder, metrics, one[role]) for role in ("model", "reference"))
@@ -242,8 +245,14 @@ def _weights(folder: Path, metrics: Mapping[str, Any], name: str) -> tuple[str, 
     return tuple(str(metrics[name].get(key, folder / name)) for key in keys)
 
 
-def _answer(is_measured: bool, differences: list[dict[str, Any]], unanswered: Sequence[str]) -> str:
-    """Answer by R@1 in both directions, of models trained with records and without, of the same base and steps."""
+def _answer(
+    is_measured: bool,
+    verdicts: set[str],
+    differences: list[dict[str, Any]],
+    unanswered: Sequence[str],
+    least_images: int,
+) -> str:
+    """Answer by the verdicts of `evaluate` on models trained with records and without, of the same base and steps."""
     if not is_measured:
         return f"Not measured. Run {EVALUATE} with a folder below this one."
     recall = [row for row in differences if row["metric"] in ("i2t_R@1", "t2i_R@1")]
@@ -253,12 +262,12 @@ def _answer(is_measured: bool, differences: list[dict[str, Any]], unanswered: Se
             f"from the same base, for as many steps. {_what_to_run(unanswered)}"
         )
     rose, fell = sum(row["low"] > 0 for row in recall), sum(row["high"] < 0 for row in recall)
-    verdicts = {len(recall): "Yes", 0: "Not shown"}
-    verdict = "No" if fell and not rose else "Partly" if fell else verdicts.get(rose, "Partly")
+    verdict = verdicts.pop() if len(verdicts) == 1 else "undecided"
+    few = f" {too_few(least_images)}" if too_few(least_images) else ""
     worse = [f"{label(row['metric'])} of {row['comparison']}" for row in differences if row["high"] < 0]
     return (
-        f"{verdict}: R@1 rose in {rose} and fell in {fell} of {len(recall)} comparisons with training without "
-        "records, from the same base, for as many steps. In %; *: the 95% interval excludes 0."
+        f"{verdict.capitalize()}: R@1 rose in {rose} and fell in {fell} of {len(recall)} comparisons with training "
+        f"without records, from the same base, for as many steps.{few} In %; *: the 95% interval excludes 0."
         + (f" Worse with records: {', '.join(worse)}." if worse else "")
     )
 

@@ -33,9 +33,10 @@ class EvaluateOptions(EmbeddingOptions):
         "Further pairs, folders or Hub ids, to rank by themselves: what does a tuned model forget?",
         main=True,
     )
+    also_split: str = opt("test", "Split of the further pairs of --also; `all` uses every split.")
     blends: list[float] = opt(
         [],
-        "Weights from 0 (the base) to 1 (the tuned model): measure blends of two models, BASE and TUNED.",
+        "Weights from 0 (the base) to 1 (the tuned model): measure blends of the first model with each other one.",
         least=0,
         most=1,
     )
@@ -43,10 +44,10 @@ class EvaluateOptions(EmbeddingOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.blends and (len(self.model) != 2 or len(set(self.blends)) < len(self.blends)):
+        if self.blends and (len(self.model) < 2 or len(set(self.blends)) < len(self.blends)):
             raise UserError(
-                f"`blends` takes different weights, for two models: the base and one that was tuned from it; got "
-                f"{self.blends} for {len(self.model)} models."
+                "`blends` takes different weights, for two models or more: the base and those that were tuned from "
+                f"it; got {self.blends} for {len(self.model)} models."
             )
 
 
