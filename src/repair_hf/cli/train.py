@@ -139,7 +139,7 @@ def _usage(planned: dict[str, Any]) -> str:
     from repair_hf.training.report import edits_of
 
     sizes = edits_of(planned["fill"]).items()
-    used = (f"{planned['samples_encoded'][way]:,} of {size:,} {way.upper()} edits" for way, size in sizes)
+    used = (f"{planned['edits_encoded'][way]:,} of {size:,} {way.upper()} edits" for way, size in sizes)
     return f"{planned['steps']:,} steps use {' and '.join(used)}: {planned['edits_trained']:.1%} of all"
 
 
