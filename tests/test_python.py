@@ -22,7 +22,6 @@ from repair_hf import (
     RepairTrainer,
     analyze,
     evaluate,
-    export_near_misses,
     export_triplets,
     load_pairs,
     load_records,
@@ -95,7 +94,6 @@ def test_from_failures_to_a_report(world, tmp_path):
     findings = analyze(tmp_path / "records", tmp_path / "report")
     assert (tmp_path / "report" / "report.html").is_file() and {"funnel", "costs"} <= {each.name for each in findings}
     assert sum(export_triplets(tmp_path / "records", pairs, tmp_path / "triplets").values()) > 0
-    assert sum(export_near_misses(tmp_path / "records", pairs, tmp_path / "test").values()) > 0
     assert len(load_records(tmp_path / "records")) == len(records)
 
 

@@ -196,15 +196,3 @@ def test_wrong_options_are_one_line(pairs, web, base, wrong, message):
     wrong = {name: str(web) if value == "web" else value for name, value in wrong.items()}
     with pytest.raises(UserError, match=message):
         evaluate(models, pairs, **wrong)
-
-
-def test_near_misses_are_no_contrast_set_and_no_benchmark(illustrated, illustrated_folder, base, tmp_path):
-    """Their cases were chosen by a retriever: a random one is right in half, and their own base in none."""
-    from repair_hf.records.near_misses import export_near_misses
-
-    pairs, _ = illustrated
-    export_near_misses(str(illustrated_folder), pairs, tmp_path / "export")
-    with pytest.raises(UserError, match="is no contrast set"):
-        evaluate(base, pairs, contrast=str(tmp_path / "export"))
-    with pytest.raises(UserError, match="not the published benchmark"):
-        evaluate(base, pairs, compositional=[f"winoground={tmp_path / 'export'}"])

@@ -8,8 +8,7 @@ with two words swapped |
 phrase is replaced, swapped or added |
 | `winoground` (Thrush et al., 2022) | two pictures and two captions of the same words, each true of one picture |
 
-`repair-hf contrast` and `repair-hf export near-misses` write the columns of Winoground or SugarCrepe, too. The former
-are read by `evaluation.contrast`. The latter are an error: their cases favor whatever differs from one retriever.
+`repair-hf contrast` writes the columns of Winoground or SugarCrepe, too; `evaluation.contrast` reads them.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ from repair_hf.runtime.files import REPAIR, read_json, read_lines
 from repair_hf.runtime.options import PairsOptions, UserError
 from repair_hf.runtime.texts import UnreadableText
 
-EXPORTED = ("id", "kind", "image_id")  # columns that our own tests in these forms add
 ORDER = {"coco": "coco", "coco30k": "coco", "flickr30k": "flickr30k"}  # the test split of COCO30K is that of COCO
 SIDES = ("x", "y", "w", "h")
 SHOWN = 3  # examples in a message
@@ -147,11 +145,6 @@ def load_benchmark(name: str, source: str, image_folders: Sequence[Path], *, sub
         others = ("bbox",) if benchmark.has_boxes else ("id",)
         texts = benchmark.captions if benchmark.group is None else (*benchmark.captions, benchmark.group)
         dataset = load_test_split(source)
-        if set(EXPORTED) <= set(dataset.column_names):
-            raise UserError(
-                f"`compositional` {name}={source} is not the published benchmark. Give a contrast set as --contrast. "
-                "Near misses favor whatever differs from the retriever that they were mined from, and measure none."
-            )
         cases, pictures = _from_dataset(
             benchmark, columns_of(dataset, source, benchmark.images, texts, others), source
         )

@@ -23,7 +23,7 @@ from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.records.dataset import load_records, one_split
 from repair_hf.records.index import Failures, Groups, index_failures
-from repair_hf.records.origin import check_pairs, with_ids_of
+from repair_hf.records.origin import check_pairs
 from repair_hf.runtime.draws import uniforms
 from repair_hf.runtime.items import check_items
 from repair_hf.runtime.options import UserError, expect
@@ -113,7 +113,6 @@ class Edits(Anchors):
         own_failures: bool = False,
     ) -> None:
         super().__init__(pairs, truth, seed)
-        records = with_ids_of(pairs, records)
         self.i2t, self.t2i = index_failures(records, pairs)
         if not len(self.i2t) + len(self.t2i):
             raise UserError(
