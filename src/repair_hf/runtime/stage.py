@@ -127,7 +127,7 @@ class Stage:
         folder = self.folder
         if folder is None:
             return as_json(work(None))
-        if is_first():  # the others read nothing that this one removes
+        if not again or is_first():  # the others read nothing that this one removes
             self.check()
         if not again and (summary := self.summary) is not None:
             return summary
