@@ -10,6 +10,7 @@ from repair_hf.evaluation.comparison import (
     compare_queries,
     count_changes,
     differences,
+    summary,
     too_few,
     verdict,
 )
@@ -173,3 +174,15 @@ def test_one_of_several_captions_is_enough():
 def test_refuses_ks_below_one(ks):
     with pytest.raises(UserError, match="numbers from 1"):
         evaluate_retrieval(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32), np.arange(2), ks=ks)
+
+
+def test_averages_have_the_interval_of_their_own_samples():
+    """Two metrics that move against each other: their mean is certain, though neither of them is."""
+    noise = np.linspace(-0.2, 0.2, 101)
+    samples = {"i2t_R@1": 0.5 + noise, "t2i_R@1": 0.5 - noise, "web_i2t_R@1": noise, "web_t2i_R@1": noise}
+    values = dict.fromkeys(samples, 0.5) | {"contrast_caption": 0.8}
+    none = dict.fromkeys(samples, np.zeros(101))
+    found = differences(*map(summary, (values, values, none, samples)))
+    assert set(found) == {"mean_R@1", "kept_R@1"}  # the other question of the contrast set is missing
+    assert found["mean_R@1"]["low"] == pytest.approx(0.5) == found["mean_R@1"]["high"]
+    assert found["kept_R@1"]["low"] == pytest.approx(-0.19) and found["kept_R@1"]["high"] == pytest.approx(0.19)

@@ -43,13 +43,19 @@ def write_pages(folder: Path, records_folder: Path, records: Dataset) -> dict[st
     """Write all static pages; return their paths by name."""
     run, empty = shutil.copytree(records_folder, folder / "run"), folder / "empty"
     shares = dict.fromkeys(("i2t_R@1", "t2i_R@1", "contrast_caption", "web_t2i_R@1"), 0.5)
-    metrics = dict.fromkeys(("base", "plain", LONG), shares | {"intervals": dict.fromkeys(shares, [0.25, 0.75])})
-    gain = dict.fromkeys(shares, {"difference": 0.5, "low": 0.25, "high": 0.75})
-    repair = {"model": LONG, "reference": "plain", "differences": gain, "verdict": "yes"}
-    repair["queries"] = {"t2i": {"repaired": 1}}
+    own = shares | {"intervals": dict.fromkeys(shares, [0.25, 0.75]), "n_images": 1000}
+    gain = {"difference": 0.5, "low": 0.25, "high": 0.75}
+    gains, means = dict.fromkeys(shares, gain), dict.fromkeys(("mean_R@1", "kept_R@1", "contrast"), gain)
+    repair = {"model": LONG, "reference": "plain", "queries": {"t2i": {"repaired": 1}}, "verdict": "yes"}
+    repair |= {"differences": gains, "summary": means}
     (run / "evaluate").mkdir()
-    (run / "evaluate" / "metrics.json").write_text(json.dumps(metrics))
-    (run / "evaluate" / "differences.json").write_text(json.dumps({"repair": [repair]}))
+    for name, content in {
+        "versions.json": {"command": "evaluate"},
+        "summary.json": {},
+        "metrics.json": dict.fromkeys(("base", "plain", LONG), own),
+        "differences.json": {"reference": "base", "differences": {}, "repair": [repair]},
+    }.items():
+        (run / "evaluate" / name).write_text(json.dumps(content))
     no_rows = (Dataset.from_dict(dict.fromkeys(kind, []), features=kind) for kind in (FEATURES, DROPPED_FEATURES))
     save_records(empty, *no_rows)
     for place in (run, empty):

@@ -69,8 +69,8 @@ def compare_models(
     Returns:
         `reference`, the first model; by model the `differences` from it, and numbers of changed `queries` and `cases`.
         `repair` is a list of such comparisons of models trained with records, each with `model`, `reference`, the one
-        without records, and the `verdict`; the reference is None if there is none. Beside it the joined ranks of each
-        comparison.
+        without records, the `verdict`, and the differences of averages (`summary`); the reference is None if there is
+        none. Beside it the joined ranks of each comparison.
     """
     queries: dict[tuple[str, str], pa.Table] = {}
 
@@ -89,7 +89,11 @@ def compare_models(
             return {"model": model, "reference": None}
         compared = compare(model, reference)
         helped = verdict([compared["differences"][name] for name in RECALL], metrics[model]["n_images"])
-        return {"model": model, "reference": reference, "verdict": helped, **compared}
+        means = map(
+            summary, (metrics[reference], metrics[model], measured[reference].samples, measured[model].samples)
+        )
+        named = {"model": model, "reference": reference, "verdict": helped}
+        return {**named, "summary": differences(*means), **compared}
 
     first, *others = measured
     changes = {name: compare(name, first) for name in others}
@@ -98,6 +102,21 @@ def compare_models(
     for key in ("differences", "queries", "cases"):
         comparison[key] = {name: change[key] for name, change in changes.items()}
     return comparison | {"repair": repairs}, pa.concat_tables(queries.values())
+
+
+def summary(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Average the metrics that decide: `mean_R@1`, `kept_R@1` on further pairs, `contrast` over both questions.
+
+    Args:
+        values: Metrics, or the (R,) samples of metrics, by name. An average whose parts are missing is left out.
+    """
+    kept = [name for name in values if name.endswith("R@1") and name not in RECALL]
+    parts = {"mean_R@1": RECALL, "kept_R@1": kept, "contrast": SCORES}
+    return {
+        name: sum(values[part] for part in own) / len(own)
+        for name, own in parts.items()
+        if own and all(part in values for part in own)
+    }
 
 
 def decides(metric: str) -> bool:
