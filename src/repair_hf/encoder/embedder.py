@@ -37,17 +37,13 @@ class Embedder(ABC):
     """Base of the retrievers. A subclass embeds a share of images or texts, and names what its vectors depend on.
 
     Raises:
-        UserError: If batch size or precision is not valid.
+        UserError: If `precision` is fp16 without a GPU.
     """
 
     preprocessor: Preprocessor | None = None  # without one there is no `PixelStore`
     libraries: tuple[str, ...] = ()  # beside transformers, whose versions change vectors
 
     def __init__(self, device: str | torch.device | None, batch_size: int, precision: str) -> None:
-        if batch_size < 1:
-            raise UserError(f"`batch_size` must be at least 1, got {batch_size}.")
-        if precision not in PRECISIONS:
-            raise UserError(f"`precision` takes {', '.join(PRECISIONS)}, got {precision}.")
         self.device = processes().device if device is None else torch.device(device)
         if precision == "fp16" and self.device.type == "cpu":
             raise UserError("`precision` fp16 needs a GPU; use bf16 or fp32.")

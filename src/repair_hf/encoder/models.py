@@ -10,7 +10,7 @@ import json
 import pickle
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
@@ -171,24 +171,15 @@ def _load_checkpoint(model: str, revision: str | None, attn_implementation: str 
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are named below
         )
-    _check_weights(model, info)
+    missing = [name for name in info["missing_keys"] if not name.endswith("position_ids")]  # a constant
+    names = sorted([*missing, *(name for name, *_ in info["mismatched_keys"])])
+    if names:
+        raise UserError(
+            f"`{model}` lacks {len(names)} weights, or they have another shape than its {CONFIG} says, such as "
+            f"{', '.join(names[:NAMED])}. Copy or download the whole checkpoint again."
+        )
     loaded.hub_commit = _commit(model, CONFIG, revision)
     return loaded
-
-
-def _check_weights(model: str, info: Mapping[str, Any]) -> None:
-    missing = sorted(name for name in info["missing_keys"] if not name.endswith("position_ids"))  # a constant
-    if missing:
-        raise UserError(
-            f"`{model}` lacks {len(missing)} weights, such as {', '.join(missing[:NAMED])}. "
-            "Copy or download the whole checkpoint again."
-        )
-    shapes = [f"{name} {tuple(own)} for {tuple(wanted)}" for name, own, wanted in sorted(info["mismatched_keys"])]
-    if shapes:
-        raise UserError(
-            f"`{model}` has {len(shapes)} weights of other shapes than its {CONFIG} says, such as "
-            f"{', '.join(shapes[:NAMED])}. Give weights and {CONFIG} of one model."
-        )
 
 
 def _merge_adapter(base: PreTrainedModel, adapter: str, revision: str | None) -> PreTrainedModel:
@@ -201,10 +192,11 @@ def _merge_adapter(base: PreTrainedModel, adapter: str, revision: str | None) ->
         info: Any = set_peft_model_state_dict(model, weights)
         # The names of the adapters' own weights begin with this prefix; peft has no list of them. Seen with peft 0.21.
         missing = [name for name in info.missing_keys if re.search(rf"{model.prefix}|modules_to_save", name)]
-        if strange := [*missing, *info.unexpected_keys]:
+        names = [*missing, *info.unexpected_keys]
+        if names:
             raise UserError(
-                f"`{adapter}` and its base `{base.name_or_path}` do not fit: {len(strange)} weights, such as "
-                f"{', '.join(strange[:NAMED])}. Give the base that the adapter was trained on."
+                f"`{adapter}` and its base `{base.name_or_path}` do not fit: {len(names)} weights, such as "
+                f"{', '.join(names[:NAMED])}. Give the base that the adapter was trained on."
             )
         merged: Any = model.merge_and_unload()
     merged.requires_grad_(True)
@@ -239,7 +231,8 @@ def _reason(model: str, what: str, error: Exception) -> str:
     if "trust_remote_code" in str(error):
         return f"cannot be loaded: {WITH_CODE}."
     start = f"{'' if Path(model).exists() else 'is not a local folder, and '}cannot be loaded as {what}: "
-    if config := re.search(r"Unrecognized configuration class .*\.(\w+)Config'", str(error)):
+    config = re.search(r"Unrecognized configuration class .*\.(\w+)Config'", str(error))
+    if config is not None:
         return (
             f"{start}its {CONFIG} is of {config[1]}, and a model with `get_image_features` and `get_text_features` is "
             "needed. Give such a model, or one of sentence-transformers that reads images and texts."

@@ -70,9 +70,13 @@ def report_captions(tokenizer: Any, max_length: int, captions: Sequence[str]) ->
     doubtful = [caption for caption in captions[:] if len(caption) >= room or not caption.isascii()]
     n_cut = 0
     for start in range(0, len(doubtful), TOKENIZED_AT_ONCE):
-        some = doubtful[start : start + TOKENIZED_AT_ONCE]
-        n_cut += sum(len(ids) > room for ids in tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"])
+        part = doubtful[start : start + TOKENIZED_AT_ONCE]
+        n_cut += sum(len(ids) > room for ids in tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"])
     if n_cut:
-        cut = f"{n_cut:,} of {len(captions):,} captions were truncated"
-        logger.warning("%s to %d tokens, the most that the model reads.", cut, max_length)
+        logger.warning(
+            "%s of %s captions were truncated to %d tokens, the most that the model reads.",
+            f"{n_cut:,}",
+            f"{len(captions):,}",
+            max_length,
+        )
     return n_cut
