@@ -17,12 +17,7 @@ from textwrap import shorten
 from typing import Any
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForZeroShotImageClassification,
-    PreTrainedModel,
-    VisionTextDualEncoderModel,
-)
+from transformers import MODEL_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import cached_file, extract_commit_hash  # seen with transformers 5.23
 from transformers.utils import logging as transformers_logging
 
@@ -158,16 +153,12 @@ def _load_checkpoint(model: str, revision: str | None, attn_implementation: str 
     """Load a model in float32, and check that it has all weights of its configuration: others would be random."""
     with explained(model, KIND):
         config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
-        model_class: Any = AutoModelForZeroShotImageClassification
-        if config.model_type == "vision-text-dual-encoder":  # any two towers; not among the auto classes
-            model_class = VisionTextDualEncoderModel
-        loaded, info = model_class.from_pretrained(
+        loaded, info = _class_of(model, config).from_pretrained(
             model,
             config=config,
             revision=revision,
             dtype=torch.float32,
             attn_implementation=attn_implementation,
-            trust_remote_code=False,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are named below
         )
@@ -180,6 +171,19 @@ def _load_checkpoint(model: str, revision: str | None, attn_implementation: str 
         )
     loaded.hub_commit = _commit(model, CONFIG, revision)
     return loaded
+
+
+def _class_of(model: str, config: PreTrainedConfig) -> Any:
+    """Return the class of a dual encoder; any with these two functions may be one."""
+    model_class = MODEL_MAPPING.get(type(config), None)
+    if hasattr(model_class, "get_image_features") and hasattr(model_class, "get_text_features"):
+        return model_class
+    if has_file(model, MODULES):
+        raise UserError(f"`{model}` is {OTHER_FORMATS[MODULES]} ({MODULES} is there).")
+    raise UserError(
+        f"`{model}` is of the kind {config.model_type}, and a model with `get_image_features` and `get_text_features` "
+        "is needed. Give such a model, or one of sentence-transformers that reads images and texts."
+    )
 
 
 def _merge_adapter(base: PreTrainedModel, adapter: str, revision: str | None) -> PreTrainedModel:
@@ -221,7 +225,7 @@ def _cast(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
 def _reason(model: str, what: str, error: Exception) -> str:
     """Say what is wrong with a model that could not be loaded, and what to do."""
     for name, other_format in OTHER_FORMATS.items():
-        if has_file(model, name) and (name == MODULES or not has_file(model, CONFIG)):
+        if has_file(model, name) and not has_file(model, CONFIG):
             return f"is {other_format} ({name} is there)."
     if is_offline_id(model) and not has_file(model, CONFIG):
         return (
@@ -231,12 +235,6 @@ def _reason(model: str, what: str, error: Exception) -> str:
     if "trust_remote_code" in str(error):
         return f"cannot be loaded: {WITH_CODE}."
     start = f"{'' if Path(model).exists() else 'is not a local folder, and '}cannot be loaded as {what}: "
-    config = re.search(r"Unrecognized configuration class .*\.(\w+)Config'", str(error))
-    if config is not None:
-        return (
-            f"{start}its {CONFIG} is of {config[1]}, and a model with `get_image_features` and `get_text_features` is "
-            "needed. Give such a model, or one of sentence-transformers that reads images and texts."
-        )
     if isinstance(error, pickle.UnpicklingError):  # torch's advice is to run its code
         return f"{start}its weights are a pickle that is damaged or would run code. Give one with model.safetensors."
     message = shorten(str(error), 300, placeholder=" …").rstrip(". ") or type(error).__name__

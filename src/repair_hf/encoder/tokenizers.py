@@ -40,14 +40,15 @@ def check_tokenizer(tokenizer: Any, embedded: int) -> None:
     Raises:
         UserError: If it has no padding token, or far fewer tokens than the text tower embeds, or more.
     """
+    name = tokenizer.name_or_path or type(tokenizer).__name__
     if tokenizer.pad_token_id is None:
         raise UserError(
-            f"`{tokenizer.name_or_path}` has a tokenizer without a padding token. Name one as `pad_token` in its "
+            f"`{name}` has a tokenizer without a padding token. Name one as `pad_token` in its "
             "tokenizer_config.json: the one of the model that it was trained from."
         )
     if len(tokenizer) < LEAST_COVERED * embedded or tokenizer.vocab_size > embedded:
         raise UserError(
-            f"`{tokenizer.name_or_path}` lacks its tokenizer: the one found has {len(tokenizer):,} tokens, and the "
+            f"`{name}` lacks its tokenizer: the one found has {len(tokenizer):,} tokens, and the "
             f"text tower embeds {embedded:,}. Add tokenizer.json: "
             "`AutoTokenizer.from_pretrained(BASE).save_pretrained(FOLDER)`, where BASE is the id of the model that it "
             "was trained from."
