@@ -109,10 +109,10 @@ def data_files(folder: Path, problems: Problems) -> dict[str, list[Path]]:
     """
     names = [file.relative_to(folder) for file in _candidates(folder)]
     declared = _declared(folder, names)
+    split_of_name: dict[PurePath, str | None] = {name: split_of(name) for name in names}
     if declared is not None:
-        split_of_name = declared
+        split_of_name = {**declared}
     else:
-        split_of_name = {name: split_of(name) for name in names}
         lacking = [name for name, split in split_of_name.items() if split is None]
         if 0 < len(lacking) < len(names):
             problems.warnings.append(

@@ -193,7 +193,8 @@ def _list_rows(
     """
     column, start = rows.images[0], Path(options.image_folder or folder).absolute()
     is_named = rows.table.features[column] in TEXTS
-    number, paths = np.arange(len(rows.table)), []
+    number: np.ndarray = np.arange(len(rows.table))
+    paths: list[str | None] = []
     if is_named:
         number, paths = _numbered(rows)
     captions = captions_of(rows.table, rows.captions, number, options.pairs)

@@ -115,8 +115,8 @@ def _read_separated(file: Path) -> pa.Table:
 def _misfit(file: Path, names: Sequence[str], separator: str) -> tuple[int, int] | None:
     """Return the number and the count of cells of the first line that does not fit the header."""
     with file.open(encoding="utf-8-sig", newline="") as text:
-        quoting = csv.QUOTE_MINIMAL if separator in QUOTING else csv.QUOTE_NONE
-        reader = csv.reader(text, delimiter=separator, quoting=quoting)
+        has_quotes = separator in QUOTING
+        reader = csv.reader(text, delimiter=separator, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE)
         line = 1
         for row in reader:
             if row and len(row) != len(names):
