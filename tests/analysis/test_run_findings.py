@@ -7,7 +7,7 @@ import pytest
 from datasets import Dataset
 
 from repair_hf.analysis.run_data import RunData
-from repair_hf.analysis.run_findings import DENSITY, anchors, edit_similarity, error_finding, funnel, lost_at
+from repair_hf.analysis.run_findings import DENSITY, anchors, edit_similarity, error_finding, funnel, lost_at, reasons
 
 NOTHING = RunData("run", "run", None, (), {}, Dataset.from_dict({}), pd.DataFrame(), pd.DataFrame())
 
@@ -64,3 +64,11 @@ def test_hard_negatives_are_counted_from_both_sides():
     assert negatives.to_dict() == {"t2i": {"1": 2, "2": 1, "3": 0}, "i2t": {"1": 1, "2": 0, "3": 1}}
     note = anchors(replace(NOTHING, kept=KEPT))[1].note
     assert "captions (t2i): median 1, at most 2" in note and "images (i2t): median 2, at most 3" in note
+
+
+def test_a_run_without_records_has_empty_findings():
+    data = replace(NOTHING, kept=KEPT[:0], dropped=pd.DataFrame(columns=["reason", "direction"]))
+    empty = [error_finding(data), edit_similarity(data), *anchors(data), reasons(data)]
+    assert [finding.note for finding in empty[2:4]] == ["There are no records."] * 2
+    bars = [bar for finding in empty if finding.plot is not None for _, bars in finding.plot.rows for bar in bars]
+    assert not any(bar.length for bar in bars)

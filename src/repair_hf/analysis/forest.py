@@ -14,7 +14,7 @@ from repair_hf.analysis.tables import difference_cell
 
 WIDTH, SIDE = 340, 12  # of the drawing, and of its margins: the width of a phone, so that letters keep their size
 TITLE, ROW, FOOT = 26, 34, 24  # heights of a title, a difference, and the scale
-LONGEST = 30  # letters of a name
+LONGEST = 34  # letters of a name
 STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)  # of the scale, in points
 
 
@@ -65,7 +65,7 @@ def forest(data: pd.DataFrame) -> Forest:
 
     titles, marks, y = [], [], 0.0
     for title, rows in data.groupby("title", sort=False):
-        titles.append((str(title), y + TITLE - 8))
+        titles.append((_short(str(title)), y + TITLE - 8))
         y += TITLE
         for row in rows.to_dict("records"):
             kind = "rise" if row["low"] > 0 else "fall" if row["high"] < 0 else "open"

@@ -162,7 +162,7 @@ def _distribution(name: str, title: str, counts: Mapping[str, pd.Series]) -> Fin
 
 def _typed(data: RunData) -> pd.DataFrame:
     """Return a row per record and error type."""
-    has_types = data.kept["error_types"].map(lambda types: types is not None and len(types) > 0)
+    has_types = data.kept["error_types"].map(lambda types: types is not None and len(types) > 0).astype(bool)
     return data.kept[has_types].explode("error_types")
 
 
