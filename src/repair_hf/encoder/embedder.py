@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -227,10 +227,10 @@ def unit(vectors: torch.Tensor, names: Sequence[str]) -> np.ndarray:
     return (vectors / norms).numpy()
 
 
-def model_digest(settings: Any, configs: Iterable[dict[str, Any]], weights: Mapping[str, torch.Tensor]) -> str:
+def model_digest(settings: Any, configs: Iterable[dict[str, Any]], weights: Iterable[tuple[str, torch.Tensor]]) -> str:
     """Digest settings, configurations and weights; it stays the same when a model is saved and loaded."""
     content = hashlib.sha256(digest([settings, *map(_without_names, configs)]).encode())
-    for name, tensor in weights.items():
+    for name, tensor in weights:
         content.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)};".encode())
         content.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return content.hexdigest()[:16]
