@@ -37,7 +37,7 @@ import numpy as np
 
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.runtime.command_line import parse
-from repair_hf.runtime.options import PairsOptions, UserError, need, opt
+from repair_hf.runtime.options import Bounded, PairsOptions, UserError, need, opt
 from repair_hf.runtime.progress import Progress
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.study.words import ADJECTIVES, MODEL, NOUNS, load_parser
@@ -48,7 +48,7 @@ MARKS = re.compile(r"[.!\"()*#:;~]")
 
 
 @dataclass
-class OrderOptions:
+class OrderOptions(Bounded):
     output: str = need("File to write, JSON Lines.")
     spacy_model: str = opt(MODEL, "spaCy pipeline that tags the words: a name, a folder, or world for the toy world.")
     seeds: list[int] = opt([1], "Seeds of the shuffles; ARO's authors average over five.")

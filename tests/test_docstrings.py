@@ -87,8 +87,6 @@ def names(tmp_path_factory) -> Iterator[dict]:
         repaired = {"llm": "world/oracle", "editor": "world"}
         records = have["synthesize"](mined, pairs, "world/base", **repaired, output="runs/demo/records")
         Path("runs/records").symlink_to(Path("runs/demo/records").resolve())
-        near = have["mine"]("world/base", test, max_queries=4)
-        have["synthesize"](near, test, "world/base", **repaired, output="runs/near-misses")
         have["contrast_set"](test, **repaired, output="runs/contrast")
         train = {"max_steps": 2, "per_device_train_batch_size": 8, "use_cpu": True}
         have["train"]("world/base", pairs, records, have["RepairConfig"]("runs/train", **train))

@@ -6,7 +6,6 @@ import inspect
 import io
 import json
 import shutil
-from dataclasses import fields
 from pathlib import Path
 
 import PIL.Image
@@ -23,7 +22,6 @@ from repair_hf import (
     RepairTrainer,
     analyze,
     evaluate,
-    export_near_misses,
     export_triplets,
     load_pairs,
     load_records,
@@ -36,7 +34,7 @@ from repair_hf.cli.main import COMMANDS, main
 from repair_hf.cli.subcommands import load_command
 from repair_hf.encoder.shipped import locate
 from repair_hf.runtime.locks import one_writer
-from repair_hf.runtime.options import UserError, is_neutral
+from repair_hf.runtime.options import UserError, neutral_names
 from repair_hf.toyworld.corpus import build_world
 
 BASE = "world/base"
@@ -96,7 +94,6 @@ def test_from_failures_to_a_report(world, tmp_path):
     findings = analyze(tmp_path / "records", tmp_path / "report")
     assert (tmp_path / "report" / "report.html").is_file() and {"funnel", "costs"} <= {each.name for each in findings}
     assert sum(export_triplets(tmp_path / "records", pairs, tmp_path / "triplets").values()) > 0
-    assert sum(export_near_misses(tmp_path / "records", pairs, tmp_path / "test").values()) > 0
     assert len(load_records(tmp_path / "records")) == len(records)
 
 
@@ -104,8 +101,7 @@ def test_options_that_do_not_affect_the_result_say_so_where_they_are_declared():
     modules = [load_command(name) for name in COMMANDS]
     groups = [getattr(module, "OPTIONS", ()) for module in modules]
     groups += [types for module in modules for types, _ in vars(module).get("ACTIONS", {}).values()]
-    declared = [each for kind in {kind for types in groups for kind in types} for each in fields(kind)]
-    neutral = {each.name for each in declared if is_neutral(each)}
+    neutral = set().union(*(neutral_names(kind) for types in groups for kind in types))
     assert {"output", "concurrency", "max_calls", "max_usd", "report_to", "chunk_size"} <= neutral
     assert not {"seed", "k_mine", "learning_rate", "candidates", "llm", "model", "split"} & neutral
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # what editors and type checkers see, which do not run `__get
     from repair_hf.pairs.dataset import Pairs as Pairs
     from repair_hf.pairs.dataset import load_pairs as load_pairs
     from repair_hf.records.dataset import load_records as load_records
-    from repair_hf.records.near_misses import export_near_misses as export_near_misses
     from repair_hf.records.triplets import export_triplets as export_triplets
     from repair_hf.study.run import run_study as run_study
     from repair_hf.synthesis.contrast import contrast_set as contrast_set
@@ -60,7 +59,6 @@ _HOMES = {
     "show": "repair_hf.analysis.show",
     "analyze": "repair_hf.analysis.analyze",
     "export_blend": "repair_hf.encoder.blend",
-    "export_near_misses": "repair_hf.records.near_misses",
     "export_triplets": "repair_hf.records.triplets",
     "evaluate_retrieval": "repair_hf.evaluation.retrieval",
 }

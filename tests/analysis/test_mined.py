@@ -40,7 +40,7 @@ def test_mine_ends_with_the_command_that_shows_what_it_found(pairs_folder, mined
     assert page.index("text → image") < page.index("image → text")
     assert all(name in cards[0] for name in ("query", "ground truth", "false positive", "cosine"))
     assert "<script" not in page and "edit" not in cards[0]
-    assert all(f"{word}?" in page for word in ("Wrong annotations", "Equal captions", "Near-identical products"))
+    assert all(f"{word}?" in page for word in ("Wrong annotations", "Equal captions", "Near-identical images"))
 
 
 def test_analyze_counts_what_a_slow_look_counts(mined, tmp_path, capsys):
@@ -93,7 +93,7 @@ def test_near_identical_images_are_named(clip_folder, pairs_folder, tmp_path):
         for row in table.table.to_dict("records")
         if row["direction"] == "t2i" and row["fp_rank"] < row["gt_rank"]
     )
-    assert counts(tmp_path / "out")["Near-identical products", "t2i"] >= twins > 0
+    assert counts(tmp_path / "out")["Near-identical images", "t2i"] >= twins > 0
 
 
 def test_what_is_for_records_alone_is_an_error(mined, capsys):

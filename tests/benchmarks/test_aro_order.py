@@ -141,7 +141,7 @@ def test_a_file_that_does_not_fit_is_an_error(pairs, file, change, message, tmp_
         (dict(compositional=["sugarcrepe"]), "sugarcrepe=FOLDER"),
         (dict(compositional=["order"]), "benchmarks/aro_order.py: order=FILE"),
         (dict(compositional=["order=a", "order=b"]), "names order twice"),
-        (dict(compositional=["order=a"], compositional_subset=True), "are for benchmarks of photographs"),
+        (dict(compositional=["order=a"], compositional_images=["b"]), "are the photographs of sugarcrepe=FOLDER"),
     ],
 )
 def test_options_that_cannot_work_raise(named, message):

@@ -1,6 +1,7 @@
-"""`repair-hf annotate` and `analyze --judgements` from the records of a study. The page is tested in a browser."""
+"""`repair-hf annotate` and `analyze --judgements` from records. The page itself is tested in a browser."""
 
 import json
+import shutil
 
 import pandas as pd
 
@@ -37,3 +38,16 @@ def test_people_judge_the_records_of_a_study(inputs, tmp_path, capsys):
     found = {task: pd.read_csv(tmp_path / "agreed" / f"agreement_{task}.csv").iloc[0] for task in ("qc", "edits")}
     assert found["qc"][["accepted, genuine", "rejected, genuine"]].tolist() == [kept, failures]
     assert found["edits"][["criterion", "items", "met"]].tolist() == ["fp_wrong", kept, kept]
+
+
+def test_nothing_is_written_through_a_link_in_a_folder_of_somebody_else(illustrated_folder, tmp_path, capsys):
+    strange, mine = shutil.copytree(illustrated_folder, tmp_path / "strange"), tmp_path / "mine"
+    mine.mkdir()
+    (mine / "letter.html").write_text("mine")
+    for name in ("sheet.html", "judge-edits.html"):
+        (strange / name).symlink_to(mine / "letter.html")
+    (strange / "report").symlink_to(mine)
+    for words in (["show"], ["annotate", "edits"], ["analyze"]):
+        assert main([*words, str(strange)]) == 2
+        assert "give" in capsys.readouterr().err
+    assert [path.read_text() for path in mine.iterdir()] == ["mine"]

@@ -27,7 +27,6 @@ STAGES = {  # a folder's name, and the command that makes it
     "compare": f"evaluate world/base {{made}}/train {PAIRS} --resamples 2 --also {{made}}/world",
     "blend": "export blend {made}/train --base world/base --weight 0.5",
     "triplets": "export triplets --records {made}/records",
-    "near-misses": "export near-misses --records {made}/records",
     "report": "analyze {made}/records",
 }
 SLOW = {  # what these write, which takes them longer
@@ -142,7 +141,15 @@ DOORS = (
     "push model {made}/train --repo me/x --dry-run",
     f"evaluate world/base {PAIRS} --contrast {{made}}/contrast",
     f"train {PAIRS} --model world/base --records {{made}}/records --use-cpu --per-device-train-batch-size 4",
+    "show {made}/records",
+    "analyze {made}/records",
+    "annotate edits {made}/records",
+    "export triplets --records {made}/records",
+    "export near-misses --records {made}/records",
+    "push records {made}/records --repo me/x --dry-run",
     f"synthesize {PAIRS} --model world/base --failures {{made}}/failures {TOY}",
+    "show {made}/failures",
+    "analyze {made}/failures",
     f"mine {PAIRS} --model world/base",
 )
 
@@ -153,9 +160,9 @@ def test_an_unfinished_folder_is_an_error_of_one_line(words, made, tmp_path, cap
     shutil.copytree(made, copies, copy_function=shutil.os.link)
     named = [name for name in ("train", "contrast", "records", "failures", "world") if f"{{made}}/{name}" in words]
     (copies / named[0] / "summary.json").unlink()
-    words += "" if words.startswith("push") else f" --output {tmp_path / 'out'}"
+    words += "" if words.startswith("push") else f" --output {tmp_path / 'out.html'}"
     assert f" {named[0]} is unfinished: `repair-hf " in refused(words, copies, capsys)
-    assert not (tmp_path / "out" / "summary.json").exists()
+    assert not (tmp_path / "out.html" / "summary.json").exists()
 
 
 @pytest.fixture

@@ -237,5 +237,5 @@ def test_what_was_mined_from_a_split_to_measure_on_is_not_suggested_for_training
     for split in ("train", "all", "test", "validation"):
         _suggest(PairsOptions("p", split=split), "a/clip", "r")
     shown = capsys.readouterr().out.splitlines()
-    words = ["train --pairs p", "train --pairs p --split all", "export near-misses --records r", "export near-misses"]
+    words = ["train --pairs p", "train --pairs p --split all", "show r", "show r"]
     assert all(line.startswith(f"next: repair-hf {each}") for line, each in zip(shown, words, strict=True))

@@ -48,7 +48,7 @@ def test_trains_once_and_says_what_comes_next(flags, tmp_path, capsys):
     assert "loss    batch: it compares all pairs of a batch\n" in printed
     beside = [f"beside {found['fill'][f'beside_{kind}']} a wrong {name}" for kind, name in WRONG]
     assert f"pairs   24 captions with their images; {', '.join(beside)}\n" in printed
-    used = found["samples_encoded"]
+    used = found["edits_encoded"]
     assert f"edits   4 steps use {used['i2t']} of 12 I2T edits and {used['t2i']} of 12 T2I edits: " in printed
     assert f"T2I edits: {(used['i2t'] + used['t2i']) / 24:.1%} of all\n" in printed
     *_, plain, measured = printed.splitlines()

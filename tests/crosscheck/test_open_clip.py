@@ -138,7 +138,7 @@ def test_clip_benchmarks_command_prints_our_numbers(toy_world, tmp_path, monkeyp
     theirs = clip_benchmark(*shared, *words.split())
     whole = replace(benchmarks.BENCHMARKS["sugarcrepe"], published=PICTURES * len(SUGARCREPE))
     monkeypatch.setitem(benchmarks.BENCHMARKS, "sugarcrepe", whole)
-    cases = benchmarks.load_benchmark("sugarcrepe", str(toy_world), [])
+    cases = benchmarks.load_benchmark("sugarcrepe", str(toy_world))
     encoder = DualEncoder.from_pretrained("world/base", device="cpu")
     found = compositional_metrics(evaluate_compositional(encoder, [cases], "base"), [cases])
     ours_with_tie = found["sugarcrepe_swap_obj"] + 1 / PICTURES  # they count the tie as right

@@ -10,6 +10,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
+import transformers
 from transformers import (
     AutoProcessor,
     BertConfig,
@@ -133,6 +134,31 @@ def test_any_two_towers_of_a_vision_text_dual_encoder(clip_processor, tmp_path):
     assert (encoder.dim, encoder.preprocessor.max_length) == (8, 24)
     texts = encoder.embed_texts(CAPTIONS)
     for caption, vector in zip(CAPTIONS, texts, strict=True):
+        with torch.no_grad():
+            alone = encoder.model.get_text_features(**tokenizer(caption, return_tensors="pt")).pooler_output[0]
+        np.testing.assert_allclose(vector, alone / alone.norm(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["AltCLIP", "Aimv2", "Blip", "CLIPSeg", "ChineseCLIP", "GroupViT", "MetaClip2", "Owlv2"]
+)
+def test_other_dual_encoders_of_transformers(name, clip_processor, tmp_path):
+    """Captions that are embedded together have the vectors of the model's own call for each of them alone."""
+    tokenizer, small = clip_processor.tokenizer, tower(16, 32, 1, 2)
+    ids = {"vocab_size": len(tokenizer), "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": tokenizer.eos_token_id}
+    text = small | ids | {"max_position_embeddings": 40, "project_dim": 16, "encoder_hidden_size": 16}
+    vision = small | {"image_size": 32, "patch_size": 16}
+    if name == "GroupViT":
+        vision |= {"depths": [1, 1, 1], "num_group_tokens": [4, 2, 0], "num_output_groups": [4, 2, 0]}
+    config = getattr(transformers, f"{name}Config")(
+        text_config=text, vision_config=vision, projection_dim=8, projection_intermediate_dim=16
+    )
+    torch.manual_seed(0)
+    getattr(transformers, f"{name}Model")(config).save_pretrained(tmp_path)
+    clip_processor.save_pretrained(tmp_path)
+    encoder = DualEncoder.from_pretrained(tmp_path, device="cpu")
+    assert encoder.embed_images([PIL.Image.new("RGB", (50, 40))]).shape == (1, 8)
+    for caption, vector in zip(CAPTIONS, encoder.embed_texts(CAPTIONS), strict=True):
         with torch.no_grad():
             alone = encoder.model.get_text_features(**tokenizer(caption, return_tensors="pt")).pooler_output[0]
         np.testing.assert_allclose(vector, alone / alone.norm(), atol=1e-5)

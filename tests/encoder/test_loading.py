@@ -6,12 +6,12 @@ import json
 import os
 import pickle
 import shutil
-import subprocess
-import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
+from transformers import BertConfig
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.opening import open_retriever
@@ -73,8 +73,8 @@ def settings(name: str, part: str, value):
 
 
 BROKEN = [
-    (weights(lose_ten), "lacks 10 weights, such as text_model.encoder.layers.0.layer_norm1.bias, "),
-    (weights(cut), r"has 1 weights of other shapes .*text_projection.weight \(5, 16\) for \(8, 16\)"),
+    (weights(lose_ten), "lacks 10 weights, .* such as text_model.encoder.layers.0.layer_norm1.bias, "),
+    (weights(cut), "lacks 1 weights, or they have another shape than its config.json says, such as text_projection"),
     (halve, "file not fully covered. Download it again"),
     (only("pytorch_model.bin", pickle.dumps(Attack()), WEIGHTS), "pickle that is damaged or would run code. Give"),
     (only("pytorch_model.bin", b"PK\x03\x04" * 99, WEIGHTS), "failed reading zip archive"),
@@ -115,10 +115,8 @@ def test_files_of_other_programs_beside_a_checkpoint_are_no_harm(clip_folder, tm
 
 
 def test_a_model_of_another_family_is_named(tmp_path):
-    from transformers import Owlv2Config
-
-    Owlv2Config(text_config={}, vision_config={}).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="its config.json is of Owlv2, and a model with .*needed. Give such a model"):
+    BertConfig().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="is of the kind bert, and a model with .*needed. Give such a model"):
         open_retriever(tmp_path, device="cpu")
 
 
@@ -129,28 +127,21 @@ Path("attacked").mkdir()
 """
 
 
-def test_code_of_a_repository_is_never_run(clip_folder, tmp_path):
+@pytest.mark.parametrize("name", [CONFIG, PROCESSOR, TOKENIZER])
+def test_code_of_a_repository_is_never_run(name, clip_folder, tmp_path, monkeypatch):
     """transformers asks whether to run it, and this user says yes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("builtins.input", lambda question: "y")
+    folder = shutil.copytree(clip_folder, tmp_path / "model")
+    (folder / "custom.py").write_text(CODE)
     names = ("AutoConfig", "AutoModelForZeroShotImageClassification", "AutoProcessor", "AutoImageProcessor")
     own = {"auto_map": dict.fromkeys(names, "custom.Own") | {"AutoTokenizer": ["custom.Own", "custom.Own"]}}
     own |= {"model_type": "own", "processor_class": "Own", "tokenizer_class": "Own"}
-    for name in (CONFIG, PROCESSOR, TOKENIZER):
-        folder = shutil.copytree(clip_folder, tmp_path / name)
-        (folder / "custom.py").write_text(CODE)
-        (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | own))
-    program = f"""
-from repair_hf import DualEncoder
-for name in {(CONFIG, PROCESSOR, TOKENIZER)}:
-    try:
-        DualEncoder.from_pretrained(name)
-    except Exception as error:
-        print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], input="y\n" * 9, cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert not (tmp_path / "attacked").exists() and "[y/N]" not in done.stdout
-    assert "its repository holds code, which this program does not run" in done.stdout, done.stderr
+    (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | own))
+    refused = pytest.raises(UserError, match="its repository holds code, which this program does not run")
+    with nullcontext() if name == TOKENIZER else refused:  # a tokenizer.json needs no class of its own
+        DualEncoder.from_pretrained(folder, device="cpu")
+    assert not (tmp_path / "attacked").exists()
 
 
 def test_an_id_that_is_not_cached_says_in_full_what_to_do_offline():

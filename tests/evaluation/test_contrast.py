@@ -16,6 +16,7 @@ from repair_hf.evaluation.contrast import load_contrast
 from repair_hf.evaluation.evaluate import evaluate
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.stage import Stage
 from repair_hf.toyworld.corpus import build_world
 
 SCORES = ("contrast_caption", "contrast_picture")
@@ -143,10 +144,49 @@ def test_the_command_measures_blends_and_export_writes_one(world, web, base, tmp
     assert "R@1 on web" in curve and ">0.5<" in curve
 
 
+def test_blends_of_two_trainings_are_compared_at_equal_weight_and_known_images_are_named(
+    world, web, base, tmp_path, capsys, caplog
+):
+    """On the split that both were trained on; the further pairs have another."""
+    for name, seed, records in (("plain", 1, None), ("repaired", 2, "r")):
+        inputs = {"model": "world/base", "records": records}
+        items = load_pairs(world, split="train").items
+        Stage("train", tmp_path / name, inputs=inputs, items=items).run(lambda folder: {"steps": 3})
+        model = deepcopy(base.model)
+        torch.manual_seed(seed)
+        for value in model.parameters():
+            value.data += 0.01 * torch.randn_like(value)
+        model.save_pretrained(tmp_path / name)
+        base.preprocessor.save_pretrained(tmp_path / name)
+    words = ["evaluate", "world/base", str(tmp_path / "plain"), str(tmp_path / "repaired"), "--pairs", str(world)]
+    words += ["--split", "train", "--also", str(web), "--resamples", "50", "--blends", "0.5", "1"]
+    assert main([*words, "--output", str(tmp_path / "out")]) == 0
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert list(metrics) == ["base", "plain@0.5", "plain@1", "repaired@0.5", "repaired@1"]
+    assert metrics["base"]["n_images"] == 20
+    compared = json.loads((tmp_path / "out" / "differences.json").read_text())["repair"]
+    pairs_of_names = [(repair["model"], repair["reference"]) for repair in compared]
+    assert pairs_of_names == [("repaired@0.5", "plain@0.5"), ("repaired@1", "plain@1")]
+    for repair in compared:
+        before, now = metrics[repair["reference"]], metrics[repair["model"]]
+        gain = repair["differences"]["web_t2i_R@1"]["difference"]
+        assert gain == pytest.approx(now["web_t2i_R@1"] - before["web_t2i_R@1"])
+        assert repair["verdict"] == "undecided"  # of 20 images
+    curve = (tmp_path / "out" / "blends.svg").read_text()
+    assert "1 I2T plain<" in curve and "1 T2I repaired<" in curve
+    printed = capsys.readouterr().out
+    assert "Did repair help? repaired@1 − plain@1: undecided." in " ".join(printed.split())
+    assert "20 images are too few for a conclusion" in printed and "web: 30 images are too few" in printed
+    for name in metrics:
+        warning = f"{name} was trained on 20 of the 20 images of the evaluated pairs"
+        assert (warning in caplog.text) == (name != "base")
+    assert "images of web" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"blends": [0.5]}, "for two models"),
+        ({"blends": [0.5]}, "for two models or more"),
         ({"blends": [1.5], "model": 2}, "less than or equal to 1"),
         ({"contrast": "web"}, "lacks"),
     ],
@@ -156,15 +196,3 @@ def test_wrong_options_are_one_line(pairs, web, base, wrong, message):
     wrong = {name: str(web) if value == "web" else value for name, value in wrong.items()}
     with pytest.raises(UserError, match=message):
         evaluate(models, pairs, **wrong)
-
-
-def test_near_misses_are_no_contrast_set_and_no_benchmark(illustrated, illustrated_folder, base, tmp_path):
-    """Their cases were chosen by a retriever: a random one is right in half, and their own base in none."""
-    from repair_hf.records.near_misses import export_near_misses
-
-    pairs, _ = illustrated
-    export_near_misses(str(illustrated_folder), pairs, tmp_path / "export")
-    with pytest.raises(UserError, match="is no contrast set"):
-        evaluate(base, pairs, contrast=str(tmp_path / "export"))
-    with pytest.raises(UserError, match="not the published benchmark"):
-        evaluate(base, pairs, compositional=[f"winoground={tmp_path / 'export'}"])

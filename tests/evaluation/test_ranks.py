@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 from benchmark_files import captioned
 
-from repair_hf.evaluation.comparison import CHANGES, changes, compare_queries, count_changes, differences
+from repair_hf.evaluation.comparison import (
+    CHANGES,
+    changes,
+    compare_queries,
+    count_changes,
+    differences,
+    summary,
+    too_few,
+    verdict,
+)
 from repair_hf.evaluation.intervals import Draws, interval
 from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_direction, save_table
 from repair_hf.evaluation.retrieval import evaluate_retrieval, rank_queries, resample_retrieval, retrieval_metrics
@@ -122,6 +131,25 @@ def test_a_paired_difference_is_that_of_a_slow_bootstrap(pairs):
     assert differences({"x": 0.2}, {"y": 1.0}, {"x": np.zeros(9)}, {"y": np.zeros(9)}) == {}  # of one model alone
 
 
+RISE, FALL, OPEN = ({"low": low, "high": high} for low, high in ((0.01, 0.1), (-0.1, -0.01), (-0.1, 0.1)))
+
+
+@pytest.mark.parametrize(
+    ("gains", "n_images", "expected"),
+    [
+        ([RISE, RISE], 200, "yes"),
+        ([RISE, OPEN], 200, "yes"),
+        ([RISE, FALL], 200, "undecided"),
+        ([OPEN, OPEN], 5000, "undecided"),
+        ([FALL, OPEN], 200, "no"),
+        ([RISE, RISE], 199, "undecided"),
+    ],
+)
+def test_a_verdict_takes_enough_images_and_an_interval_without_0(gains, n_images, expected):
+    assert verdict(gains, n_images) == expected
+    assert bool(too_few(n_images)) == (n_images < 200)
+
+
 def test_ranks_of_other_pairs_are_not_compared(pairs):
     table = table_of(pairs, "ties")
     with pytest.raises(UserError, match="The ranks of `m` and `m` are of different queries"):
@@ -146,3 +174,15 @@ def test_one_of_several_captions_is_enough():
 def test_refuses_ks_below_one(ks):
     with pytest.raises(UserError, match="numbers from 1"):
         evaluate_retrieval(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32), np.arange(2), ks=ks)
+
+
+def test_averages_have_the_interval_of_their_own_samples():
+    """Two metrics that move against each other: their mean is certain, though neither of them is."""
+    noise = np.linspace(-0.2, 0.2, 101)
+    samples = {"i2t_R@1": 0.5 + noise, "t2i_R@1": 0.5 - noise, "web_i2t_R@1": noise, "web_t2i_R@1": noise}
+    values = dict.fromkeys(samples, 0.5) | {"contrast_caption": 0.8}
+    none = dict.fromkeys(samples, np.zeros(101))
+    found = differences(*map(summary, (values, values, none, samples)))
+    assert set(found) == {"mean_R@1", "kept_R@1"}  # the other question of the contrast set is missing
+    assert found["mean_R@1"]["low"] == pytest.approx(0.5) == found["mean_R@1"]["high"]
+    assert found["kept_R@1"]["low"] == pytest.approx(-0.19) and found["kept_R@1"]["high"] == pytest.approx(0.19)

@@ -43,10 +43,11 @@ def results(trained, stage_folder, tmp_path) -> Path:
         metrics |= {"model": model, "model_digest": weights, "n_images": 10, "n_texts": 50}
         stage_folder(folder / name, "evaluate", {"model": model}, metrics)
     gains = {"i2t_R@1": {"difference": 0.03, "low": 0.01, "high": 0.05}, "t2i_MRR": {}}
-    found = {"models": ["b", "vanilla", "r"], "reference": "b", "differences": {"vanilla": {}, "r": gains}}
-    found |= {"previous": [{"model": "r", "reference": "vanilla", "differences": gains}]}
-    found |= {"repair": [{"model": "r", "reference": None}]}
-    return stage_folder(folder, "evaluate", dict(pairs="me/photos", split="test", pairs_fingerprint="t"), found)
+    repairs = [{"model": "r", "reference": "vanilla", "differences": gains}, {"model": "x", "reference": None}]
+    comparison = {"reference": "b", "differences": {"vanilla": {}, "r": gains}, "repair": repairs}
+    (folder / "differences.json").write_text(json.dumps(comparison))
+    summary = {"models": ["b", "vanilla", "r"]}
+    return stage_folder(folder, "evaluate", dict(pairs="me/photos", split="test", pairs_fingerprint="t"), summary)
 
 
 def test_the_model_card_tells_it_all(trained, results):

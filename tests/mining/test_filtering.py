@@ -23,7 +23,7 @@ ROWS = Dataset.from_dict(
     [
         ({"failures_only": True}, lambda row: row["fp_rank"] < row["gt_rank"]),
         ({"max_score": 0.5}, lambda row: row["fp_score"] <= 0.5),
-        ({"relative_margin": 0.5}, lambda row: row["fp_score"] <= 0.5 * row["gt_score"]),
+        ({"relative_margin": 0.5}, lambda row: row["fp_score"] <= row["gt_score"] - 0.5 * abs(row["gt_score"])),
         ({}, lambda row: True),
     ],
 )

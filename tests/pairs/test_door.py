@@ -196,4 +196,4 @@ def test_benchmarks_too(path_of, tmp_path, way):
     columns = {"image_0": cells, "image_1": cells, "caption_0": ["a"], "caption_1": ["b"]}
     pq.write_table(table_of(columns, features), tmp_path / "data" / "test.parquet")
     with pytest.raises(UserError, match="1 images of `image_0` cannot be used"):
-        load_benchmark("winoground", str(tmp_path / "data"), [], subset=True)
+        load_benchmark("winoground", str(tmp_path / "data"))

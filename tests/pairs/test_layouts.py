@@ -66,7 +66,6 @@ def layouts(photos: Path, rows: Rows, to: Path, url: str) -> dict[str, Callable[
         "metadata.jsonl": lambda file: files.to_json(file, orient="records", lines=True),
         "metadata.csv": partial(files.to_csv, index=False),
         "rows.csv": partial(frame.to_csv, index=False),
-        "quoted.tsv": partial(frame.to_csv, sep="\t", index=False),
         "unquoted.tsv": partial(unquoted, "\t", rows),
         "bars.csv": partial(unquoted, "|", rows),
         "semicolons.csv": partial(frame.to_csv, sep=";", index=False),
@@ -95,7 +94,7 @@ def layouts(photos: Path, rows: Rows, to: Path, url: str) -> dict[str, Callable[
     }
 
 
-NAMES = """captions.jsonl metadata.jsonl metadata.csv rows.csv quoted.tsv unquoted.tsv bars.csv semicolons.csv
+NAMES = """captions.jsonl metadata.jsonl metadata.csv rows.csv unquoted.tsv bars.csv semicolons.csv
     captions.txt lists.csv lists.json rows.jsonl rows.parquet struct.parquet bytes.parquet urls.csv absolute.csv
     coco.json karpathy.json""".split()
 NAMES += [*FORMS, "a saved dataset", "a Dataset", "a DatasetDict"]

@@ -37,7 +37,7 @@ def test_every_kind_of_bad_row_is_reported_and_left_out(folder, caplog):
     assert pairs.images["image_id"][:] == [row["image"] for row in rows[5:12]]
     assert pairs.captions[0] == {"caption_id": "green_triangle.png#1", "caption": "what is left", "image_index": 0}
     assert "a text alone" in pairs.captions["caption"][:]
-    assert "left out images that cannot be decoded: 3 ('red_square.png', 'red_triangle.png'," in caplog.text
+    assert "Left out images that cannot be decoded: 3 ('red_square.png', 'red_triangle.png'," in caplog.text
 
 
 def test_bad_rows_of_a_coco_file(pairs_folder, tmp_path):

@@ -43,7 +43,7 @@ class Slow:
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
         self.classes, self.own = rng.integers(0, 5, 7), rng.integers(0, 7, 12)
-        self.captions = [f"caption {k}" for k in rng.integers(0, 9, 12)]
+        self.captions = [f"caption {k}" for k in rng.integers(0, 2 if seed > 5 else 9, 12)]
         self.images = [*range(7), *range(7, 11)]
         self.texts = [*self.captions, *(f"Caption {k}." for k in rng.integers(0, 20, 5))]
         self.for_text = [-1] * 7 + rng.integers(-1, 12, 4).tolist()
@@ -78,13 +78,26 @@ class Slow:
 
 
 def test_known_equals_a_loop_over_annotation_wording_classes_and_edits():
-    images, texts, by_way = [*range(11), -1, 3], [-1, *range(17), 2], 0
-    for seed in range(6):
+    images, texts, by_way, sides = [*range(11), -1, 3], [-1, *range(17), 2], 0, set()
+    for seed in range(9):
         slow = Slow(seed)
+        sides.add(slow.truth().looks_up_classes)
         expected = torch.tensor([[slow.known(image, text) for text in texts] for image in images])
         assert torch.equal(slow.truth().known(torch.tensor(images), torch.tensor(texts)), expected)
         by_way += sum(slow.known(i, t) and not slow.base(i, t) for i in range(11) for t in range(17))
     assert by_way > 3  # edits that match by way of what they were made for
+    assert sides == {True, False}
+
+
+def test_a_label_of_thousands_of_images_is_looked_up_by_the_images():
+    """The tables have a column for each wording of an image, not for each image of the label."""
+    own, wording = np.arange(6000), np.arange(6000)
+    wording[:5000] = 0
+    truth = Truth.annotated(own, 6000, wording=wording)
+    assert truth.most_linked == 1
+    images, texts = np.array([0, 4999, 5000]), np.array([7, 5000, 5001])
+    known = truth.known(torch.from_numpy(images), torch.from_numpy(texts))
+    assert known.tolist() == [[True, False, False], [True, False, False], [False, True, False]]
 
 
 def test_known_has_shapes_that_do_not_depend_on_the_data():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -251,3 +252,19 @@ def test_to_see_what_is_missing_copies_no_picture():
     finally:
         pa.set_memory_pool(before)
     assert (pool.max_memory() or 0) < 1_000_000
+
+
+def test_a_table_of_absolute_paths_whose_folder_moves(pairs_folder, tmp_path, illustrated):
+    """No path of this machine stands in the ids, and the records stay the same."""
+    rows = [json.loads(line) for line in (pairs_folder / "captions.jsonl").read_text().splitlines()]
+    found = []
+    for name in ("here", "there"):
+        shutil.copytree(pairs_folder, tmp_path / name)
+        lines = [json.dumps(row | {"image": str(tmp_path / name / row["image"])}) for row in rows]
+        (tmp_path / name / "captions.jsonl").write_text("\n".join(lines))
+        found.append(load_pairs(tmp_path / name, split="all"))
+        if name == "here":
+            save_records(tmp_path / "records", illustrated[1], illustrated[1].select([]))
+            shutil.rmtree(tmp_path / name)
+    assert found[0].images["image_id"][:] == found[1].images["image_id"][:] == [row["image"] for row in rows]
+    assert len(load_records(tmp_path / "records", pairs=found[1])) == len(illustrated[1])

@@ -18,8 +18,7 @@ from repair_hf.records.columns import FEATURES
 from repair_hf.records.dataset import load_dropped, load_records, summarize
 from repair_hf.records.images import lacks_images, record_at, restore_images
 from repair_hf.records.index import index_failures
-from repair_hf.records.near_misses import near_miss_rows
-from repair_hf.records.triplets import Counterparts
+from repair_hf.records.triplets import Counterparts, triplets
 from repair_hf.runtime.options import UserError
 from tests.hostile import damage
 
@@ -84,7 +83,7 @@ def read(records, folder: Path, pairs) -> None:
     summarize(records, load_dropped(folder))
     lacks_images(records)
     index_failures(records, pairs)
-    list(near_miss_rows(records, Counterparts(pairs)))
+    list(triplets(records, Counterparts(pairs)))
     restored = restore_images(records, pairs)
     for place in range(len(restored)):
         record_at(restored, place)

@@ -97,7 +97,7 @@ def test_captions_leave_out_bad_lines(tmp_path, lines):
         assert "\n" not in str(error)
     else:
         n_lines = sum(bool(line.strip()) for line in b"\n".join(lines).split(b"\n"))
-        assert len(listing.rows) + sum(problem.count for problem in problems.found()) == n_lines
+        assert listing.n_rows + sum(problem.count for problem in problems.found()) == n_lines
 
 
 @MANY

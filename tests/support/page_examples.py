@@ -6,9 +6,11 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from repair_hf.analysis.pages import gallery
+from repair_hf.analysis.grids import draw_grids
+from repair_hf.analysis.pages import gallery, render
 from repair_hf.analysis.record_sample import RecordSample, sample_records
 from repair_hf.cli.main import main
+from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
 
 LONG = "holiday-photographs/" + "IMG_20240817_193355_" * 6 + ".jpg"
@@ -39,16 +41,23 @@ FAINT = """() => {
 }"""
 
 
-def write_pages(folder: Path, records_folder: Path, records: Dataset) -> dict[str, Path]:
+def write_pages(folder: Path, records_folder: Path, pairs: Pairs, records: Dataset) -> dict[str, Path]:
     """Write all static pages; return their paths by name."""
     run, empty = shutil.copytree(records_folder, folder / "run"), folder / "empty"
     shares = dict.fromkeys(("i2t_R@1", "t2i_R@1", "contrast_caption", "web_t2i_R@1"), 0.5)
-    metrics = dict.fromkeys(("base", "plain", LONG), shares | {"intervals": dict.fromkeys(shares, [0.25, 0.75])})
-    gain = dict.fromkeys(shares, {"difference": 0.5, "low": 0.25, "high": 0.75})
-    repair = {"model": LONG, "reference": "plain", "differences": gain, "queries": {"t2i": {"repaired": 1}}}
+    own = shares | {"intervals": dict.fromkeys(shares, [0.25, 0.75]), "n_images": 1000}
+    gain = {"difference": 0.5, "low": 0.25, "high": 0.75}
+    gains, means = dict.fromkeys(shares, gain), dict.fromkeys(("mean_R@1", "kept_R@1", "contrast"), gain)
+    repair = {"model": LONG, "reference": "plain", "queries": {"t2i": {"repaired": 1}}, "verdict": "yes"}
+    repair |= {"differences": gains, "summary": means}
     (run / "evaluate").mkdir()
-    (run / "evaluate" / "metrics.json").write_text(json.dumps(metrics))
-    (run / "evaluate" / "differences.json").write_text(json.dumps({"repair": [repair]}))
+    for name, content in {
+        "versions.json": {"command": "evaluate"},
+        "summary.json": {},
+        "metrics.json": dict.fromkeys(("base", "plain", LONG), own),
+        "differences.json": {"reference": "base", "differences": {}, "repair": [repair]},
+    }.items():
+        (run / "evaluate" / name).write_text(json.dumps(content))
     no_rows = (Dataset.from_dict(dict.fromkeys(kind, []), features=kind) for kind in (FEATURES, DROPPED_FEATURES))
     save_records(empty, *no_rows)
     for place in (run, empty):
@@ -58,8 +67,9 @@ def write_pages(folder: Path, records_folder: Path, records: Dataset) -> dict[st
     questions = ["question", "direction", "failures", "of", "share"], [["Are both right?", "t2i", "1", "2", "0.500"]]
     (folder / "show.html").write_text(gallery(RecordSample(rows, {"t2i": 3, "i2t": 3})))
     (folder / "mined.html").write_text(gallery(RecordSample(mined, {"t2i": 3, "i2t": 3}), questions))
+    (folder / "grids.html").write_text(render("grids.html", grids=draw_grids(records, pairs, n=2, anchor="any").grids))
     reports = {f"report-{place.name}": place / "report" / "report.html" for place in (run, empty)}
-    return reports | {name: folder / f"{name}.html" for name in ("show", "mined")}
+    return reports | {name: folder / f"{name}.html" for name in ("show", "mined", "grids")}
 
 
 def odd(row: dict, text: str) -> dict:

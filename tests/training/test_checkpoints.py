@@ -40,7 +40,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(named, stops, repair
         resumed = fit(repaired, f"from{stop}", checkpoint=str(out / f"checkpoint-{stop}"), **often)
         assert_same(weights(whole.model), weights(resumed.model))
         assert losses(tmp_path / f"from{stop}") == losses(out)
-        for name in ("steps", "images_per_step", "texts_per_step", "loss", "samples_encoded"):
+        for name in ("steps", "images_per_step", "texts_per_step", "loss", "edits_encoded"):
             assert resumed.summary[name] == pytest.approx(whole.summary[name], rel=1e-6)
         assert resumed.summary["seconds"] > max(line["seconds"] for line in curve(out) if line["step"] <= stop) > 0
 

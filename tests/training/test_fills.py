@@ -124,14 +124,14 @@ def test_edits_lie_in_the_tables_where_the_draws_point():
 def test_reports_count_the_anchors_by_what_stands_beside_them():
     records = make_records(("c0", "i3"), ("i0", "c8"), ("c2", "i0"), ("c99", "i0"), unedited=(2,))
     edits = {"edits_i2t": 1, "edits_t2i": 1, "records_outside": 1}
-    counts = {"anchors": 12, "beside_0": 9, "beside_1": 3, "beside_2": 0, "beside_text": 2, "beside_image": 1}
+    counts = {"anchors": 12, "with_pairs": 3, "beside_text": 2, "beside_image": 1}
     # c6 and c7 of i3, and c8
     assert Edits(make_pairs(), records).report() == counts | edits
-    counts = {"anchors": 12, "beside_0": 6, "beside_1": 5, "beside_2": 1, "beside_text": 4, "beside_image": 3}
+    counts = {"anchors": 12, "with_pairs": 6, "beside_text": 4, "beside_image": 3}
     # a caption beside c0, c1 of i0, and c6, c7 of i3; an image beside c0, c2, and c8
     assert Edits(make_pairs(), records, own_failures=True).report() == counts | edits
     alone = Anchors(make_pairs())
-    assert alone.report() == {"anchors": 12, "beside_0": 12} and alone.share == 0.0
+    assert alone.report() == {"anchors": 12, "with_pairs": 0} and alone.share == 0.0
     assert [rows.tolist() for rows in alone.draw(np.array([0, 3]), np.array([5, 1]))] == [[[2], [0]], [[5], [1]]]
 
 

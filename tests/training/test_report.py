@@ -28,19 +28,19 @@ def test_a_plan_counts_the_edits_of_its_steps(named, repaired, make_trainer):
     trainer = make_trainer(repaired, max_steps=2, **named)
     planned = trainer.plan
     trainer.sampler.set_epoch(0)
-    assert planned["samples_encoded"] == used_in(trainer, [*trainer.sampler][: 2 * 4])
+    assert planned["edits_encoded"] == used_in(trainer, [*trainer.sampler][: 2 * 4])
     n_edits = sum(planned["fill"][f"edits_{way}"] for way in ("i2t", "t2i"))
-    assert planned["edits_trained"] == pytest.approx(sum(planned["samples_encoded"].values()) / n_edits)
+    assert planned["edits_trained"] == pytest.approx(sum(planned["edits_encoded"].values()) / n_edits)
     assert make_trainer(None, "plain").plan["edits_trained"] is None
     assert planned["steps"] == 2 and planned["objective"] == ("grid" if named else "batch")
     whole = make_trainer(repaired, "whole", max_steps=-1, num_train_epochs=20, **named).plan
     keys = [(epoch, anchor) for epoch in range(20) for anchor in range(24)]
-    assert whole["steps"] == 6 * 20 and whole["samples_encoded"] == used_in(trainer, keys)
+    assert whole["steps"] == 6 * 20 and whole["edits_encoded"] == used_in(trainer, keys)
 
 
 def test_few_used_edits_give_a_warning_before_the_training(repaired, fit, caplog):
     first = fit(repaired, max_steps=1)
-    n_used = first.summary["samples_encoded"]
+    n_used = first.summary["edits_encoded"]
     shares = " and ".join(f"{n_used[way] / 12:.0%} of the {way.upper()} edits" for way in ("i2t", "t2i"))
     assert f"This training uses {shares}. Train for more epochs." in caplog.text
     caplog.clear()
@@ -55,23 +55,8 @@ def test_the_papers_grid_trains_all_edits_of_one_direction_and_of_both_in_30_epo
 ):
     records = repaired.filter(lambda row: row["direction"] in directions)
     planned = make_trainer(records, max_steps=-1, num_train_epochs=30, paper=True).plan
-    assert sum(planned["samples_encoded"].values()) == len(records) == 12 * len(directions.split())
+    assert sum(planned["edits_encoded"].values()) == len(records) == 12 * len(directions.split())
     assert planned["edits_trained"] == 1
-
-
-def test_a_grid_loss_that_is_mostly_0_gives_a_warning(repaired, make_trainer, fit, caplog):
-    few = repaired.filter(lambda row: row["q_id"] == "blue_circle.png#1")
-    how = dict(max_steps=16, per_device_train_batch_size=3, paper=True)  # two epochs
-    trainer = make_trainer(few, **how)
-    loader, has_grid = trainer.get_train_dataloader(), []
-    for _ in range(2):
-        has_grid += [bool((batch["image_rows"] >= 0).sum(1).max() > 1) for batch in loader]
-    share = has_grid.count(False) / 16
-    assert 0.5 < share < 1 and trainer.plan["batches_without_grid"] == pytest.approx(share)
-    for folder, loss, warns in (("grid", "grid", True), ("batch", "batch", False)):
-        caplog.clear()
-        fit(few, folder, loss=loss, **how)
-        assert (f"{100 * share:.0f}% of the batches have no grid, so their grid loss is 0." in caplog.text) == warns
 
 
 def test_two_steps_are_measured_and_leave_nothing(repaired, make_trainer, pairs, tmp_path):

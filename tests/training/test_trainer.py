@@ -43,13 +43,13 @@ def test_every_parameter_moves_and_the_loss_is_the_sum_of_its_logged_terms(
         assert line["loss"] == pytest.approx(sum(weight * line[name] for name, weight in terms.items()), abs=1e-4)
         assert all(line[name] > 0 for name in terms) and line["logit_scale"] > 1
     assert summary["loss"] == pytest.approx(np.mean([line["loss"] for line in lines]))
-    assert summary["fill"] == trainer.fill.report() and summary["fill"]["beside_0"] < 24
+    assert summary["fill"] == trainer.fill.report() and summary["fill"]["with_pairs"] > 0
     assert summary["seconds_per_step"] == pytest.approx(summary["seconds"] / 3)
     drawn = trainer.fill.draw(np.zeros(12, int), trainer.sampler.order(0)[:12])
     encoded = [[len(set(rows.ravel()) - {-1}) for rows in np.split(side, 3)] for side in drawn]
     assert [summary["images_per_step"], summary["texts_per_step"]] == [sum(each) / 3 for each in encoded]
     n_edits = [len(set(side[side >= first])) for side, first in zip(drawn, (12, 24), strict=True)]
-    assert summary["samples_encoded"] == {"t2i": n_edits[0], "i2t": n_edits[1]}
+    assert summary["edits_encoded"] == {"t2i": n_edits[0], "i2t": n_edits[1]}
 
 
 @pytest.mark.parametrize("bf16", [False, True])
@@ -81,7 +81,7 @@ def test_a_second_training_goes_on_from_the_weights_and_counts_its_own_steps(rep
         each.train()
     assert_same(weights(other.model), weights(trainer.model))
     assert losses(tmp_path / "out") == losses(tmp_path / "other") and len(losses(tmp_path / "out")) == 3
-    for name in ("steps", "images_per_step", "texts_per_step", "samples_encoded", "loss"):
+    for name in ("steps", "images_per_step", "texts_per_step", "edits_encoded", "loss"):
         assert trainer.summary[name] == other.summary[name]
     assert trainer.summary["steps"] == 3 and trainer.summary["loss"] != first["loss"]
 
@@ -155,8 +155,8 @@ def test_few_records_or_those_of_one_direction_train_too(named, repaired, fit, t
         lines = curve(tmp_path / folder)
         assert all(np.isfinite(line["loss"]) and np.isfinite(line["grad_norm"]) for line in lines)
         assert any(line.get("loss_grid", 1) > 0 for line in lines)
-        has_both = folder == "one way" and "paper" in named  # the paper's grid is filled from both sides
-        assert (trainer.summary["fill"]["beside_2"] > 0) == has_both
+        counts = trainer.summary["fill"]  # the paper's grid is filled from both sides
+        assert (counts["beside_text"] > 0 and counts["beside_image"] > 0) == ("paper" in named)
 
 
 @pytest.mark.parametrize(("named", "still"), [({}, []), (dict(global_loss="softmax"), ["logit_bias"])])

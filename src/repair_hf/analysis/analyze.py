@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from repair_hf.analysis.mined import is_mined, load_mined, questions, sample_failures
@@ -13,6 +14,8 @@ from repair_hf.analysis.run_findings import run_findings
 from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.stage import check_folder, claim
+
+logger = logging.getLogger(__name__)
 
 
 def analyze(
@@ -42,21 +45,24 @@ def analyze(
     """
     folder = report_folder(run, output)
     check_folder(folder, "analyze")
-    known = moved_pairs(run, pairs)
+    ignored: Mapping[str, str] = {}
     if is_mined(run):
-        mined = load_mined(run, known)
+        mined = load_mined(run, moved_pairs(run, pairs))
         findings, answers, title = [questions(mined)], None, "What was mined"
         counts = f"{mined.folder.name} · {len(mined.table):,} false positives"
         rows = sample_failures(mined, n=SAMPLES).rows
     else:
         data = gather(run)
         answers, findings = run_findings(data, judgements)
-        title = "What was repaired"
+        title, ignored = "What was repaired", data.ignored
         counts = f"{data.name} · {len(data.kept):,} records, {len(data.dropped):,} failures dropped"
+        known = moved_pairs(data.home, pairs)
         rows = sample_records(data.records, n=SAMPLES, pairs=known).rows if len(data.records) else []
+    for place, reason in ignored.items():
+        logger.warning("Ignored %s: %s.", place, reason)
     with one_writer(folder):
         claim(folder, "analyze")
-        write_report(folder, title, counts, findings, rows, answers)
+        write_report(folder, title, counts, findings, rows, answers, ignored)
     return findings if answers is None else [*answers.findings, *findings]
 
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 
 from repair_hf.analysis.forest import STEPS, WIDTH
 from repair_hf.analysis.tables import SIDES
 
-LEFT, RIGHT, ABOVE, PLOT, BELOW = 34, 26, 30, 150, 40  # margins of a panel, and the height between them
+LEFT, RIGHT, ABOVE, PLOT, BELOW = 34, 26, 38, 150, 40  # margins of a panel, and the height between them
+LETTER, TALL = 6.5, 11.0  # of a label: width of a letter, and height
+# Where a label may stand beside its point: shift of its left or right end, shift of its baseline, which end.
+PLACES = ((5, -5, "start"), (-5, -5, "end"), (5, 13, "start"), (-5, 13, "end"), (9, 4, "start"), (-9, 4, "end"))
 
 
 def blend_rows(
@@ -26,27 +29,44 @@ def blend_rows(
 
     Args:
         metrics: Of the base and of each blend, by short name.
-        weights: Of each blend.
+        weights: Of each blend, by its name `MODEL@WEIGHT`.
         also: Names of the further pairs.
     """
     base = next(name for name in metrics if name not in weights)
-    points = {0.0: metrics[base]} | {weights[name]: metrics[name] for name in metrics if name in weights}
+    points: dict[str, dict[float, Mapping[str, Any]]] = {}  # of each tuned model, by weight
+    for name, weight in weights.items():
+        points.setdefault(name.rpartition("@")[0], {0.0: metrics[base]})[weight] = metrics[name]
     rows = [
-        (other, side, weight, 100 * one[f"{side}_R@1"], 100 * one[f"{other}_{side}_R@1"])
-        for other in also
+        (further, model, side, weight, 100 * point[f"{side}_R@1"], 100 * point[f"{further}_{side}_R@1"])
+        for further in also
+        for model, by_weight in points.items()
         for side in SIDES
-        for weight, one in sorted(points.items())
+        for weight, point in sorted(by_weight.items())
     ]
-    return pd.DataFrame(rows, columns=["also", "direction", "weight", "gained", "kept"])
+    return pd.DataFrame(rows, columns=["also", "model", "direction", "weight", "gained", "kept"])
+
+
+Box: TypeAlias = tuple[float, float, float, float]  # left, top, right, bottom
+
+
+@dataclass(frozen=True)
+class Point:
+    """A weight: where it is drawn, and its label."""
+
+    x: float
+    y: float
+    label: str
+    label_x: float
+    label_y: float
+    anchor: str  # which end of the label is at `label_x`
 
 
 @dataclass(frozen=True)
 class Line:
-    """A direction: its class, its name, and its points, each with its weight."""
+    """A direction of a model: its class, and its points."""
 
     side: str
-    name: str
-    points: list[tuple[str, float, float]]
+    points: list[Point]
 
 
 @dataclass(frozen=True)
@@ -78,24 +98,46 @@ class Curve:
 def curve(rows: pd.DataFrame) -> Curve:
     """Lay out `blend_rows`: what is gained to the right, what is kept upwards."""
     panels, top = [], float(ABOVE)
+    several = rows["model"].nunique() > 1
     for other, own in rows.groupby("also", sort=False):
         x, across = _scale(own["gained"], LEFT, WIDTH - RIGHT)
         y, up = _scale(own["kept"], top + PLOT, top)
-        lines = [
-            Line(
-                str(side),
-                SIDES[str(side)],
-                [(f"{each.weight:g}", x(each.gained), y(each.kept)) for each in line.itertuples()],
-            )
-            for side, line in own.groupby("direction", sort=False)
-        ]
+        taken: list[Box] = []
+        lines = []
+        for (model, side), line in own.groupby(["model", "direction"], sort=False):
+            labels = [f"{weight:g}" for weight in line["weight"]]
+            labels[-1] += f" {SIDES[str(side)]}{f' {model}' if several else ''}"
+            places = zip(labels, map(x, line["gained"]), map(y, line["kept"]), strict=True)
+            lines.append(Line(str(side), [_labelled(label, left, down, taken) for label, left, down in places]))
         panels.append(Panel(str(other), top, lines, across, up))
         top += PLOT + BELOW + ABOVE
     described = "; ".join(
-        f"{SIDES[side]}, weight {weight:g}: {gained:.1f} and on {other} {kept:.1f}"
-        for other, side, weight, gained, kept in rows.itertuples(index=False)
+        f"{model + ', ' if several else ''}{SIDES[side]}, weight {weight:g}: {gained:.1f} and on {other} {kept:.1f}"
+        for other, model, side, weight, gained, kept in rows.itertuples(index=False)
     )
     return Curve(panels, top - ABOVE, f"R@1 in %, by weight of the tuned model. {described}.")
+
+
+def _labelled(label: str, x: float, y: float, taken: list[Box]) -> Point:
+    """Put a label beside a point where it covers no earlier label or point; its own box is added to those taken."""
+    dot = (x - 4, y - 4, x + 4, y + 4)
+    options = []
+    for across, down, anchor in PLACES:
+        end = x + across
+        left = end if anchor == "start" else end - LETTER * len(label)
+        box = (left, y + down - TALL, left + LETTER * len(label), y + down)
+        covered = sum(_overlap(box, other) for other in taken) + max(0.0, box[2] - WIDTH) * TALL
+        options.append((covered, Point(x, y, label, end, y + down, anchor), box))
+    _, point, box = min(options, key=lambda option: option[0])
+    taken += [dot, box]
+    return point
+
+
+def _overlap(one: Box, other: Box) -> float:
+    """Return the area that two boxes share."""
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    return max(width, 0.0) * max(height, 0.0)
 
 
 def _scale(values: pd.Series, start: float, end: float) -> tuple[Any, list[tuple[str, float]]]:

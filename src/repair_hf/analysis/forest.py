@@ -10,11 +10,11 @@ from math import ceil, floor
 
 import pandas as pd
 
-from repair_hf.analysis.tables import difference_cell, label
+from repair_hf.analysis.tables import difference_cell
 
 WIDTH, SIDE = 340, 12  # of the drawing, and of its margins: the width of a phone, so that letters keep their size
-TITLE, ROW, FOOT = 26, 34, 24  # heights of a measure's name, a difference, and the scale
-LONGEST = 30  # letters of a name
+TITLE, ROW, FOOT = 26, 34, 24  # heights of a title, a difference, and the scale
+LONGEST = 34  # letters of a name
 STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)  # of the scale, in points
 
 
@@ -36,7 +36,7 @@ class Mark:
 class Forest:
     """What the template draws."""
 
-    titles: list[tuple[str, float]]  # measures, with their y
+    titles: list[tuple[str, float]]  # with their y
     marks: list[Mark]
     ticks: list[tuple[str, float]]  # labels of the scale, with their x
     zero: float
@@ -48,10 +48,11 @@ class Forest:
 
 
 def forest(data: pd.DataFrame) -> Forest:
-    """Lay out differences, by measure.
+    """Lay out differences below titles.
 
     Args:
-        data: Columns `comparison`, `metric`, `difference`, `low` and `high`; shares, as fractions.
+        data: Columns `title`, `name` (of a difference below it), `metric`, `difference`, `low` and `high`; shares, as
+            fractions.
     """
     ends = 100 * data[["low", "high", "difference"]].to_numpy()
     step = next((each for each in STEPS if ends.max(initial=0) - ends.min(initial=0) <= 6 * each), STEPS[-1])
@@ -63,18 +64,18 @@ def forest(data: pd.DataFrame) -> Forest:
         return round(SIDE + share * (WIDTH - 2 * SIDE), 2)
 
     titles, marks, y = [], [], 0.0
-    for metric, rows in data.groupby("metric", sort=False):
-        titles.append((label(str(metric)), y + TITLE - 8))
+    for title, rows in data.groupby("title", sort=False):
+        titles.append((_short(str(title)), y + TITLE - 8))
         y += TITLE
         for row in rows.to_dict("records"):
             kind = "rise" if row["low"] > 0 else "fall" if row["high"] < 0 else "open"
             x, low, high = (across(100 * row[name]) for name in ("difference", "low", "high"))
-            numbers = difference_cell(str(metric), row).strip()
-            marks.append(Mark(_short(row["comparison"]), row["comparison"], numbers, kind, y, x, low, high))
+            numbers = difference_cell(row["metric"], row).strip()
+            marks.append(Mark(_short(row["name"]), row["name"], numbers, kind, y, x, low, high))
             y += ROW
     described = "; ".join(
-        f"{label(metric)}, {name}: {difference_cell(metric, row).strip()}"
-        for metric, name, row in zip(data["metric"], data["comparison"], data.to_dict("records"), strict=True)
+        f"{row['title']}, {row['name']}: {difference_cell(row['metric'], row).strip()}"
+        for row in data.to_dict("records")
     )
     return Forest(
         titles=titles,

@@ -72,7 +72,7 @@ def sample_failures(mined: Mined, *, n: int, direction: str | None = None) -> Re
     ordered = table[is_wanted].sort_values(["direction", "margin"], ascending=False, kind="stable")  # t2i first
     shown = pd.concat([rows.head(share.get(way, 0)) for way, rows in ordered.groupby("direction", sort=False)])
     rows = [_row(row, mined.pairs) | {"retriever": retriever} for row in shown.to_dict("records")]
-    return RecordSample(rows, counts)
+    return RecordSample(rows, counts, len(table))
 
 
 def questions(mined: Mined) -> Finding:
@@ -93,7 +93,7 @@ def questions(mined: Mined) -> Finding:
         far = table["gt_rank"].to_numpy() > FAR
         asked = {f"Wrong annotations? {FAR} or more answers rank before the ground truth": far} | asked
     if cosine is not None:
-        asked[f"Near-identical products? Their images have a cosine of {NEAR:g} or more"] = cosine >= NEAR
+        asked[f"Near-identical images? The right and the wrong one have a cosine of {NEAR:g} or more"] = cosine >= NEAR
     is_lost = {way: lost & (table["direction"] == way) for way in DIRECTIONS}
     hits = {way: [int((found & is_hit).sum()) for is_hit in asked.values()] for way, found in is_lost.items()}
     totals = {way: int(found.sum()) for way, found in is_lost.items()}

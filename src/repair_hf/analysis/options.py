@@ -30,6 +30,7 @@ class ShowOptions(Bounded):
         None, "Draw only records whose edit instruction names this error type, such as Count."
     )
     dropped: str | None = opt(None, "Draw failures that were dropped for this reason instead, such as gt_invalid.")
+    anchor: str | None = opt(None, "Draw the training grid of this caption's id instead; `any` draws `n` of them.")
     output: str | None = opt(None, "Page to write, an .html file. Default: `sheet.html` in the folder shown.")
 
     def __post_init__(self) -> None:

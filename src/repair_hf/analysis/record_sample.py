@@ -34,6 +34,7 @@ class RecordSample:
 
     rows: list[dict[str, Any]]
     available: dict[str, int]  # direction -> how many rows there were to draw from
+    n_mined: int = 0  # false positives that were mined, of which those that outrank the ground truth are available
     lacks_images: bool = False  # of queries, ground truths or false positives, which are shown by their ids
 
     def of(self, direction: str) -> list[dict[str, Any]]:
@@ -94,7 +95,7 @@ def sample_records(
     chosen = table.select(drawn)
     chosen = chosen if pairs is None else restore_images(chosen, pairs)
     rows = [record_at(chosen, place) for place in range(len(chosen))]
-    return RecordSample(rows, counts, lacks_images(chosen))
+    return RecordSample(rows, counts, lacks_images=lacks_images(chosen))
 
 
 def draw_places(

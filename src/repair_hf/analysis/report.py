@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from repair_hf.analysis.bars import Bars
 from repair_hf.analysis.blend_curve import Curve
 from repair_hf.analysis.forest import Forest
 from repair_hf.analysis.pages import card, render
@@ -17,6 +18,7 @@ from repair_hf.runtime.run_folder import write_atomically
 
 PAGE = "report.html"
 SAMPLES = 12  # records on the page
+OPEN = 10  # rows of a table that is not folded
 SHOWN = 40  # rows of a table on the page; its CSV has all
 
 
@@ -29,7 +31,8 @@ class Finding:
     note: str  # what the numbers are and how to read them, or why there are none
     table: pd.DataFrame | None = None
     data: pd.DataFrame | None = None  # what the CSV holds if it holds more than the table
-    plot: Forest | Curve | None = None  # what stands above the table, of the same numbers
+    plot: Forest | Curve | Bars | None = None  # of the same numbers; a forest or bars stand in place of the table
+    is_folded: bool = False  # until somebody opens it
 
     @property
     def rows(self) -> Rows:
@@ -65,8 +68,12 @@ def write_report(
     findings: Sequence[Finding],
     rows: Sequence[dict[str, Any]],
     answers: Answers | None = None,
+    ignored: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a page of answers, findings and some records or failures, with the findings' files beside it."""
+    """Write a page of answers, findings and some records or failures, with the findings' files beside it.
+
+    `ignored` are records that the report is not about, with the reason.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for finding in (*findings, *([] if answers is None else answers.findings)):
         finding.save(folder)
@@ -74,9 +81,11 @@ def write_report(
         "report.html",
         title=title,
         counts=counts,
+        ignored=ignored or {},
         answers=answers,
         findings=findings,
-        most=SHOWN,
+        shown=SHOWN,
+        open=OPEN,
         cards=list(map(card, rows)),
     )
     write_atomically(folder / PAGE, page)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 from datasets import Dataset, concatenate_datasets
 
+from repair_hf.analysis.evaluations import find_evaluations, records_of, stages_below
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.records.columns import DROPPED_COLUMNS, RECORD_COLUMNS
 from repair_hf.records.dataset import load_dropped, load_kept
@@ -26,10 +27,11 @@ PairsPlace: TypeAlias = Pairs | str | Path | None
 class RunData:
     """The data of a run."""
 
-    source: str | Path  # what was given: a folder, or a Hub id
+    home: str | Path  # folder or Hub id of the first records, which names the pairs
     name: str  # last two parts of the run's folder, or its Hub id
     root: Path | None  # None for a Hub dataset
     folders: Sequence[Path]  # of records, one per round; none for a Hub dataset
+    ignored: Mapping[str, str]  # other records below the run's folder or of an evaluated model, with the reason
     records: Dataset  # of all rounds, with their images
     kept: pd.DataFrame  # the records without images, in the same order
     dropped: pd.DataFrame  # failures
@@ -71,7 +73,7 @@ def gather(run: str | Path) -> RunData:
         UserError: If it holds no records.
     """
     root = Path(run)
-    folders = synthesis_folders(root)
+    folders, ignored = _followed(root)
     if not folders and (stage := command_of(root)) is not None:
         if stage == "synthesize":
             refuse_unfinished(root)
@@ -80,10 +82,11 @@ def gather(run: str | Path) -> RunData:
     sources: list[str | Path] = [*folders] or [run]
     records = [table for source in sources if len(table := load_kept(source))] or [load_kept(sources[0])]
     return RunData(
-        source=run,
+        home=folders[0] if folders else run,
         name="/".join(root.resolve().parts[-2:]) if root.is_dir() else str(run),
         root=root if root.is_dir() else None,
         folders=folders,
+        ignored=ignored,
         records=concatenate_datasets(records) if len(records) > 1 else records[0],
         kept=_frame(records, RECORD_COLUMNS),
         dropped=_frame([load_dropped(source) for source in sources], DROPPED_COLUMNS),
@@ -91,12 +94,31 @@ def gather(run: str | Path) -> RunData:
 
 
 def synthesis_folders(root: Path) -> list[Path]:
-    """Find the folders of records below a run's folder, by round."""
+    """Find the folders of records of a run, by round."""
     return [
         path
         for path in (root, root / "records", *records_of_rounds(root))
         if (path / "records").is_dir() and command_of(path) == "synthesize"
     ]
+
+
+def _followed(root: Path) -> tuple[list[Path], dict[str, str]]:
+    """Return the folders of records that a report is about, and the records that it ignores.
+
+    These are the records that the evaluated models were trained on. Before an evaluation, they are those of the run.
+    """
+    own = synthesis_folders(root)
+    if own == [root] or not root.is_dir():
+        return own, {}
+    models = [metrics.get("model", "") for metrics in find_evaluations(root).measured.values()]
+    named = list(dict.fromkeys(place for model in models for place in records_of(model)))
+    followed = [Path(place) for place in named if command_of(Path(place)) == "synthesize"] or own
+    known = {folder.resolve() for folder in followed}
+    ignored = {place: "it is not here, or not made by synthesize" for place in named if Path(place) not in followed}
+    for folder in stages_below(root, "synthesize"):
+        if folder.resolve() not in known:
+            ignored.setdefault(str(folder), "no evaluated model was trained on it")
+    return followed, ignored
 
 
 def _frame(tables: Sequence[Dataset], columns: dict) -> pd.DataFrame:

@@ -1,54 +1,48 @@
-"""All findings of a run: whether repair helped, failures, edits, costs, people.
-
-What answers whether repair helped is what `repair-hf evaluate` compared below the run's folder: the difference between
-a model that was trained with records and one that was trained without, from the same base, for as many steps. The
-change from the base does not: plain training raises R@1, too.
-"""
+"""All findings of a run: whether repair helped, failures, edits, costs, people."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from repair_hf.analysis.blend_curve import blend_rows, curve
+from repair_hf.analysis.bars import bars
 from repair_hf.analysis.costs import PAID_HEADS, describe_paid, paid_for, paid_rows
-from repair_hf.analysis.forest import forest
+from repair_hf.analysis.evaluations import find_evaluations
 from repair_hf.analysis.people.agreement import people_findings
+from repair_hf.analysis.repair_findings import blend_finding, repair_findings
 from repair_hf.analysis.report import Answers, Finding
 from repair_hf.analysis.run_data import RunData
-from repair_hf.analysis.tables import SIDES, difference_cell, label, percent, round_rows
-from repair_hf.evaluation.comparison import decides, short_names
-from repair_hf.evaluation.ranks import FILE as RANKS
-from repair_hf.evaluation.training_data import find_trainings, steps_of
+from repair_hf.analysis.tables import percent, round_rows
 from repair_hf.llm.cost import Usage
 from repair_hf.records.columns import DIRECTIONS, REASONS, REJECTED
-from repair_hf.runtime.files import read_json, read_yaml
+from repair_hf.runtime.files import read_json
 from repair_hf.synthesis.schemas import ERROR_TYPES
 
 STAGES = {"audit": "passed the audit", "instruct": "instructed", "edit": "became records"}  # what passing is called
 DENSITY = "multi-label density"
+GROUPS = {f"{n}": n for n in range(1, 6)} | {"6–10": 10, "11–20": 20, "21–50": 50, "51–100": 100, "over 100": np.inf}
 
 
 def run_findings(data: RunData, judgements: Sequence[str | Path] = ()) -> tuple[Answers, list[Finding]]:
     """Collect what opens the report of a run, and its sections."""
-    helped, *ranks = repair_findings(data.root)
+    found = find_evaluations(data.root)
+    helped, *measured = repair_findings(data.root, found)
     paid = paid_for(data.folders)
     sections = [
+        *measured,
         funnel(data),
         reasons(data),
         error_finding(data),
+        edit_similarity(data),
+        *anchors(data),
         costs(paid),
-        *ranks,
         *_rounds(data.root),
         *people_findings(data, judgements),
     ]
-    return Answers(helped, describe_paid(paid), _what_to_look_at(data), blend_finding(data.root)), sections
+    return Answers(helped, describe_paid(paid), _what_to_look_at(data), blend_finding(found)), sections
 
 
 def _what_to_look_at(data: RunData) -> list[tuple[str, str]]:
@@ -92,29 +86,89 @@ def lost_at(dropped: pd.DataFrame, *, is_audited: bool = True) -> pd.Series:
 
 def reasons(data: RunData) -> Finding:
     """Why failures were dropped."""
-    table = pd.crosstab(data.dropped["reason"], data.dropped["direction"]).reindex(
-        columns=list(DIRECTIONS), fill_value=0
-    )
-    table = table.loc[table.sum(axis=1).sort_values(ascending=False).index].reset_index()
+    table = _by_direction(data.dropped["reason"], data.dropped["direction"])
+    table = table.loc[table.sum(axis=1).sort_values(ascending=False).index].reset_index(names="reason")
     table["meaning"] = table["reason"].map(REASONS)
     note = "Each dropped failure has one reason; the config `dropped` holds both."
-    return Finding("dropped", "Why failures were dropped", note, table)
+    plot = bars(table[["meaning", *DIRECTIONS]], "{:,.0f}".format)
+    return Finding("dropped", "Why failures were dropped", note, table, plot=plot)
 
 
 def error_finding(data: RunData) -> Finding:
-    """Share of the records of captions that have each error type: their instruction names it.
+    """Share of the records that have each error type, by direction.
 
     A record may have several types, so the shares add up to the density, which may exceed 100%.
     """
-    types = data.kept[data.kept["direction"] == "i2t"]["error_types"]
-    found = types[types.map(lambda names: names is not None and len(names) > 0)]
-    counts = found.explode().value_counts().reindex(ERROR_TYPES, fill_value=0).sort_values(ascending=False)
-    note = f"Shares of the {len(found):,} edited captions. A record may have several; image instructions name none."
-    if found.empty:
-        return Finding("errors", "Error types", note)
-    shares = pd.concat([counts, pd.Series({DENSITY: counts.sum()})]) / len(found)
-    table = pd.DataFrame({"error": shares.index, "i2t": shares.to_numpy()})
-    return Finding("errors", "Error types", note, table.assign(i2t=table["i2t"].map(percent)), data=table)
+    typed = _typed(data)
+    totals = typed.drop_duplicates("record_id")["direction"].value_counts()
+    counts = _by_direction(typed["error_types"], typed["direction"]).reindex(list(ERROR_TYPES), fill_value=0)
+    shares = counts / totals.reindex(list(DIRECTIONS)).fillna(np.inf)
+    density = shares.sum()
+    table = pd.concat([shares, density.to_frame(DENSITY).T]).reset_index(names="error")
+    named = " and ".join(f"{count:,} {way} ({percent(density[way])} in all)" for way, count in totals.items())
+    note = f"Shares of {named or 'no'} records. A record may have several types."
+    return Finding("errors", "Error types", note, table, plot=bars(table[:-1], percent) if len(typed) else None)
+
+
+def edit_similarity(data: RunData) -> Finding:
+    """Cosine of edit and false positive, by error type and direction: how small the edits are."""
+    typed = _typed(data).rename(columns={"error_types": "error"})
+    everything = data.kept.assign(error="all")
+    rows = pd.concat([typed, everything])[["error", "direction", "edit_similarity"]].dropna()
+    long = rows.groupby(["error", "direction"])["edit_similarity"].agg(["count", "mean", "std", "median"])
+    long = long.reindex([(error, way) for error in (*ERROR_TYPES, "all") for way in DIRECTIONS]).dropna(how="all")
+    table = pd.DataFrame({"error": list(dict.fromkeys(long.index.get_level_values("error")))})
+    for way in sorted(set(long.index.get_level_values("direction"))):
+        own = long.xs(way, level="direction").reindex(table["error"])
+        table[f"{way} edits"] = own["count"].fillna(0).astype(int).tolist()
+        table[[f"{way} mean", f"{way} std", f"{way} median"]] = own[["mean", "std", "median"]].to_numpy()
+    note = "Cosine of the edit and the false positive, by the retriever that failed; 1 is no change."
+    return Finding("similarity", "How small the edits are", note, table, data=long.reset_index())
+
+
+def anchors(data: RunData) -> list[Finding]:
+    """Count the hard positives and hard negatives of each image (I2T) and caption (T2I) that the records name.
+
+    A hard positive is an edit that was made for the item. A hard negative is what it was confused with: a false
+    positive that it retrieved, or a query that it was a false positive of.
+    """
+    pairs = {way: data.kept[data.kept["direction"] == way][["q_id", "fp_id"]] for way in DIRECTIONS}
+    positives, negatives = {}, {}
+    for way, other in zip(DIRECTIONS, reversed(DIRECTIONS), strict=True):
+        mirrored = pairs[other].rename(columns={"q_id": "fp_id", "fp_id": "q_id"})
+        positives[way] = pairs[way].groupby("q_id").size()
+        negatives[way] = pd.concat([pairs[way], mirrored]).drop_duplicates().groupby("q_id").size()
+    return [
+        _distribution("positives", "Hard positives of an item", positives),
+        _distribution("negatives", "Hard negatives of an item, from both sides", negatives),
+    ]
+
+
+def _distribution(name: str, title: str, counts: Mapping[str, pd.Series]) -> Finding:
+    """Count items by how many they have, for images (I2T) and captions (T2I); a logarithmic scale shows the tail."""
+    bounds = [0, *GROUPS.values()]
+    groups = {way: pd.cut(own, bounds, labels=list(GROUPS)).value_counts(sort=False) for way, own in counts.items()}
+    table = pd.DataFrame(groups)
+    table = table[table[::-1].cumsum()[::-1].sum(axis=1) > 0].reset_index(names=name)  # without an empty tail
+    items = {"i2t": "images", "t2i": "captions"}
+    described = [
+        f"{items[way]} ({way}): median {own.median():g}, at most {own.max():,}"
+        for way, own in counts.items()
+        if len(own)
+    ]
+    note = f"{'; '.join(described)}. Bars have a logarithmic scale." if described else "There are no records."
+    return Finding(name, title, note, table, plot=bars(table, "{:,.0f}".format, is_log=True))
+
+
+def _typed(data: RunData) -> pd.DataFrame:
+    """Return a row per record and error type."""
+    has_types = data.kept["error_types"].map(lambda types: types is not None and len(types) > 0).astype(bool)
+    return data.kept[has_types].explode("error_types")
+
+
+def _by_direction(values: pd.Series, directions: pd.Series) -> pd.DataFrame:
+    """Count values, a column per direction."""
+    return pd.crosstab(values, directions).reindex(columns=list(DIRECTIONS), fill_value=0)
 
 
 def costs(paid: Mapping[tuple[str, str], Usage]) -> Finding:
@@ -137,140 +191,3 @@ def _rounds(root: Path | None) -> list[Finding]:
     heads, rows = round_rows(history["rounds"])
     note = f"Measured on the split `{history['split']}`; stopped {history['stopped']}."
     return [Finding("rounds", "Round by round", note, pd.DataFrame(rows, columns=heads))]
-
-
-def blend_finding(root: Path | None) -> Finding | None:
-    """What blends gain, and keep on further pairs: those of the first folder of `repair-hf evaluate --blends`."""
-    for path in sorted(root.rglob("differences.json")) if root is not None else ():
-        metrics = read_json(path.parent / "metrics.json")
-        configs = {name: read_yaml(path.parent / name / "config.yaml") for name in metrics if "@" in name}
-        weights = {name: config["weight"] for name, config in configs.items() if "weight" in config}
-        also = [key.removesuffix("_i2t_R@1") for key in next(iter(metrics.values())) if key.endswith("_i2t_R@1")]
-        if weights and also:
-            rows = blend_rows(metrics, weights, also)
-            table = rows.assign(direction=rows["direction"].map(SIDES), weight=rows["weight"].map("{:g}".format))
-            table = table.assign(**{name: rows[name].map("{:.1f}".format) for name in ("gained", "kept")})
-            note = (
-                "R@1 in %: gained on these pairs, kept on further ones, by the weight of the tuned model; 0 is the "
-                "base. `repair-hf export blend` writes the model at one weight."
-            )
-            return Finding("blends", "What is gained, and what is kept?", note, table, data=rows, plot=curve(rows))
-    return None
-
-
-EVALUATE = "`repair-hf evaluate BASE PLAIN REPAIRED --output …`"
-
-
-def repair_findings(root: Path | None) -> list[Finding]:
-    """Return what opens a report, and how the ranks of queries changed."""
-    found = Evaluations({}, [], [], []) if root is None else find_evaluations(root)
-    names = {Path(folder): name for name, folder in short_names(list(map(str, found.measured))).items()}
-
-    def named(compared: Sequence[Compared]) -> dict[str, dict[str, Any]]:
-        both = ((names[folder / one["model"]], names[folder / one["reference"]], one) for folder, one in compared)
-        return {f"{model} − {reference}": one for model, reference, one in both}
-
-    repairs = named(found.repairs)
-    levels = {names[folder]: one for folder, one in found.measured.items()}
-    table = [
-        {"model": name} | {label(key): f"{100 * one[key]:.1f}" for key in one["intervals"] if decides(key)}
-        for name, one in levels.items()
-    ]
-    data = []
-    for name, one in (repairs | named(found.others)).items():
-        gains = {metric: gain for metric, gain in one["differences"].items() if decides(metric)}
-        table.append({"model": name} | {label(key): difference_cell(key, gain) for key, gain in gains.items()})
-        data += [{"comparison": name, "metric": metric} | gain for metric, gain in gains.items()]
-    rows = pd.DataFrame(data)
-    answer = _answer(bool(levels), [row for row in data if row["comparison"] in repairs], found.unanswered)
-    helped = Finding("repair", "Did repair help?", answer, pd.DataFrame(table) if levels else None)
-    if data:
-        helped = replace(helped, data=rows, plot=forest(rows))
-    changed = [
-        {"comparison": name, "direction": way} | counts
-        for name, one in repairs.items()
-        for way, counts in one["queries"].items()
-    ]
-    if not changed:
-        return [helped]
-    note = "repaired: first only with records; broken: first only without; improved, worsened: first with neither."
-    return [helped, Finding("ranks", "Ranks with and without records", note, pd.DataFrame(changed))]
-
-
-Compared: TypeAlias = tuple[Path, dict[str, Any]]
-"""The folder of an evaluation, and one of its comparisons."""
-
-
-class Evaluations(NamedTuple):
-    """What was evaluated below a folder."""
-
-    measured: dict[Path, dict[str, Any]]  # metrics of each model by its folder, in the order of `evaluate`
-    repairs: list[Compared]  # models trained with records, against those without of the same base and steps
-    others: list[Compared]  # other models, against the same models without records
-    unanswered: list[str]  # folders of models with records that no model without is compared with
-
-
-def find_evaluations(root: Path) -> Evaluations:
-    """Find what was evaluated below a folder. A comparison of the same weights on the same pairs counts once."""
-    found, known = Evaluations({}, [], [], []), set()
-    for folder in (path.parent for path in sorted(root.rglob("differences.json"))):
-        metrics = read_json(folder / "metrics.json")
-        compared = read_json(folder / "differences.json")
-        found.measured.update({folder / name: each for name, each in metrics.items()})
-        repairs = [one for one in compared.get("repair", ()) if one["reference"] is not None]
-        plain = {one["reference"] for one in repairs}
-        first = [{"model": name, "reference": compared.get("reference"), "differences": gains}
-                 for name, gains in compared.get("differences", {}).items()]  # fmt: skip
-        others = [one for one in (*first, *compared.get("previous", ())) if one["reference"] in plain]
-        for rows, into in ((repairs, found.repairs), (others, found.others)):
-            for one in rows:
-                key = tuple(_weights(folder, metrics, one[role]) for role in ("model", "reference"))
-                if key not in known:
-                    known.add(key)
-                    into.append((folder, one))
-        alone = {one["model"] for one in compared.get("repair", ())} - {one["model"] for one in repairs}
-        found.unanswered.extend(str(metrics[name].get("model", name)) for name in sorted(alone))
-    for folder in (path.parent for path in sorted(root.rglob(RANKS))):
-        if folder not in found.measured and (folder / "metrics.json").is_file():
-            found.measured[folder] = read_json(folder / "metrics.json", needs=("intervals",))
-    return found
-
-
-def _weights(folder: Path, metrics: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """Name the weights of a model and the pairs that it was measured on; its folder if they are not on record."""
-    keys = ("model_digest", "pairs_fingerprint")
-    return tuple(str(metrics[name].get(key, folder / name)) for key in keys)
-
-
-def _answer(is_measured: bool, differences: list[dict[str, Any]], unanswered: Sequence[str]) -> str:
-    """Answer by R@1 in both directions, of models trained with records and without, of the same base and steps."""
-    if not is_measured:
-        return f"Not measured. Run {EVALUATE} with a folder below this one."
-    recall = [row for row in differences if row["metric"] in ("i2t_R@1", "t2i_R@1")]
-    if not recall:
-        return (
-            "Not known: plain training raises R@1 too, and no model was measured that was trained without records, "
-            f"from the same base, for as many steps. {_what_to_run(unanswered)}"
-        )
-    rose, fell = sum(row["low"] > 0 for row in recall), sum(row["high"] < 0 for row in recall)
-    verdicts = {len(recall): "Yes", 0: "Not shown"}
-    verdict = "No" if fell and not rose else "Partly" if fell else verdicts.get(rose, "Partly")
-    worse = [f"{label(row['metric'])} of {row['comparison']}" for row in differences if row["high"] < 0]
-    return (
-        f"{verdict}: R@1 rose in {rose} and fell in {fell} of {len(recall)} comparisons with training without "
-        "records, from the same base, for as many steps. In %; *: the 95% interval excludes 0."
-        + (f" Worse with records: {', '.join(worse)}." if worse else "")
-    )
-
-
-def _what_to_run(models: Sequence[str]) -> str:
-    trained = next((find for model in models if (find := find_trainings(model))), None)
-    if trained is None:
-        return f"Train one without `--records`, and run {EVALUATE} with a folder below this one."
-    folder, options = next(iter(trained.items()))
-    base, pairs = (shlex.quote(str(options.get(name))) for name in ("model", "pairs"))
-    plain, steps = shlex.quote(str(folder.parent / "plain")), steps_of(folder)
-    return (
-        f"Run `repair-hf train --model {base} --pairs {pairs} --max-steps {steps} --output {plain}`, then `repair-hf "
-        f"evaluate {base} {plain} {shlex.quote(str(folder))} --pairs {pairs} --output …` with a folder below this one."
-    )

@@ -1,4 +1,4 @@
-"""Draw some records, or dropped or mined failures, as one page."""
+"""Draw some records, their training grids, or dropped or mined failures, as one page."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from repair_hf.analysis.grids import GridSample, draw_grids
 from repair_hf.analysis.mined import is_mined, load_mined, questions, sample_failures
 from repair_hf.analysis.options import ShowOptions
-from repair_hf.analysis.pages import check_page, gallery
+from repair_hf.analysis.pages import check_page, gallery, render
 from repair_hf.analysis.record_sample import RecordSample, sample_records
 from repair_hf.analysis.run_data import PairsPlace, moved_pairs, recorded_pairs
 from repair_hf.analysis.tables import Rows
@@ -19,8 +20,8 @@ from repair_hf.runtime.run_folder import write_atomically
 
 def show(
     records: str | Path, output: str | Path | None = None, *, pairs: PairsPlace = None, **options: Any
-) -> RecordSample:
-    """Draw some records, or dropped or mined failures, as `repair-hf show` does.
+) -> RecordSample | GridSample:
+    """Draw some records, their training grids, or dropped or mined failures, as `repair-hf show` does.
 
     Args:
         records: Folder or Hub id of records, or a folder of `repair-hf mine`.
@@ -29,7 +30,7 @@ def show(
         options: Options of `repair-hf show`, such as `n=20` or `direction="t2i"`.
 
     Returns:
-        What was drawn: `rows`, and how many were `available` in each direction.
+        What was drawn: `rows`, and how many were `available` in each direction; with `anchor` the `grids`.
 
     Raises:
         UserError: If there is nothing to draw, or an option is not valid.
@@ -37,15 +38,21 @@ def show(
     Example:
         >>> show("runs/records", "sheet.html", n=20, error_type="Count")
     """
-    path, asked = sheet_path(records, output), None
+    path = sheet_path(records, output)
     check_page(path)
     (wanted,) = fill([ShowOptions], options | {"output": str(path)}, "show")
+    sample: RecordSample | GridSample
     if is_mined(records):
-        sample, asked = _of_mine(str(records), wanted, pairs)
+        sample, questions_of_mine = _of_mine(str(records), wanted, pairs)
+        page = gallery(sample, questions_of_mine)
+    elif wanted.anchor is not None:
+        sample = _grids_of(str(records), wanted, pairs)
+        page = render("grids.html", grids=sample.grids)
     else:
         sample = _of_records(str(records), wanted, pairs)
+        page = gallery(sample)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, gallery(sample, asked))
+    write_atomically(path, page)
     return sample
 
 
@@ -69,9 +76,17 @@ def _of_records(place: str, options: ShowOptions, pairs: PairsPlace) -> RecordSa
     )
 
 
+def _grids_of(place: str, options: ShowOptions, pairs: PairsPlace) -> GridSample:
+    known = moved_pairs(place, pairs)
+    known = recorded_pairs(place) if known is None else known
+    assert options.anchor is not None, "only then grids are drawn"
+    return draw_grids(load_records(place), known, n=options.n, anchor=options.anchor)
+
+
 def _of_mine(place: str, options: ShowOptions, pairs: PairsPlace) -> tuple[RecordSample, Rows]:
-    for name in ("error_type", "dropped"):
-        if (given := getattr(options, name)) is not None:
-            raise UserError(f"`{name}` {given} is for records, and {place} holds mined failures. Leave it out.")
+    for name in ("error_type", "dropped", "anchor"):
+        value = getattr(options, name)
+        if value is not None:
+            raise UserError(f"`{name}` {value} is for records, and {place} holds mined failures. Leave it out.")
     mined = load_mined(place, moved_pairs(place, pairs))
     return sample_failures(mined, n=options.n, direction=options.direction), questions(mined).rows

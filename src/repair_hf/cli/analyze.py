@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from repair_hf.analysis.options import SourceOptions
 from repair_hf.cli.subcommands import print_table
@@ -50,25 +49,7 @@ def run(options: AnalyzeOptions, source: SourceOptions) -> None:
     findings = analyze(options.run, options.output, pairs=source.pairs, judgements=options.judgements)
     for finding in (findings[0], *(finding for finding in findings if finding.name in FINDINGS)):
         print(f"\n{finding.title}")
-        if finding.name == "repair":
-            _print_repair(finding)
-        elif finding.table is not None:
+        if finding.table is not None:
             print_table(*finding.rows)
         print(finding.note)
     print(f"analyze   {options.run}   -> {report_folder(options.run, options.output) / PAGE}")
-
-
-def _print_repair(finding: Any) -> None:
-    """Print the points of each model, then the differences in R@1 with their intervals, a line each."""
-    from repair_hf.analysis.tables import gain_rows
-
-    if finding.table is None:
-        return
-    gains: dict[str, dict[str, Any]] = {}
-    for row in [] if finding.data is None else finding.data.to_dict("records"):
-        gains.setdefault(row["comparison"], {})[row["metric"]] = row
-    heads, rows = finding.rows
-    print_table(heads, rows[: len(rows) - len(gains)])
-    if gains:
-        print_table(*gain_rows(gains, "difference"))
-        print("repair.csv holds the other differences.")

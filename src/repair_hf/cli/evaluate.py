@@ -54,7 +54,7 @@ def run(
 
     pairs = load_wanted(pairs_options)
     places = short_names(options.also, "also").items()
-    also = {name: load_wanted(TestPairsOptions(place, split=pairs_options.split)) for name, place in places}
+    also = {name: load_wanted(TestPairsOptions(place, split=options.also_split)) for name, place in places}
     evaluation = Evaluation(options.model, pairs, options, compositional, also=also, output=stage.output)
     if stage.dry_run:
         evaluation.check()
@@ -80,7 +80,7 @@ def _print_plan(evaluation: Any) -> None:
 
 def _print_metrics(evaluation: Any) -> None:
     from repair_hf.analysis.tables import gain_rows, interval_rows, mean_rows
-    from repair_hf.evaluation.comparison import decides
+    from repair_hf.evaluation.comparison import decides, too_few
     from repair_hf.evaluation.judging import describe_cases
     from repair_hf.evaluation.provenance import describe
 
@@ -98,12 +98,15 @@ def _print_metrics(evaluation: Any) -> None:
         f"In brackets: 95% interval, {evaluation.options.resamples:,} resamples of the images, each with its "
         f"captions.\n{describe(metrics)}"
     )
+    for name, pairs in {"": evaluation.pairs, **evaluation.also}.items():
+        if few := too_few(len(pairs.images)):
+            print(f"{name}: {few}" if name else few)
     for line in describe_cases(metrics, evaluation.sets):
         print(line)
     if evaluation.unseen:
         print(f"{NOTE} {_origin(evaluation.unseen)}")
-    for one in comparison.get("repair", ()):
-        print(answer(one))
+    for repair in comparison.get("repair", ()):
+        print(answer(repair))
 
 
 def _draw_blends(evaluation: Any, folder: Path) -> None:
@@ -116,19 +119,19 @@ def _draw_blends(evaluation: Any, folder: Path) -> None:
     print("`repair-hf export blend` writes the model at one weight.")
 
 
-def answer(one: dict[str, Any]) -> str:
-    """Say which differences show whether repair helped: in R@1, also on further pairs, and on the contrast set."""
+def answer(repair: dict[str, Any]) -> str:
+    """Say whether repair helped, and by which differences: R@1, also on further pairs, and the contrast set."""
     from repair_hf.analysis.tables import gain_lines
     from repair_hf.evaluation.comparison import decides
 
-    model, reference = one["model"], one["reference"]
+    model, reference = repair["model"], repair["reference"]
     if reference is None:
         return (
             f"Did repair help? {model} was trained with records, and no model before it without, from the same base "
             "and for as many steps. Train one by --max-steps, without --records, and name it before."
         )
-    gains = {name: gain for name, gain in one["differences"].items() if decides(name)}
-    return gain_lines(f"Did repair help? {model} − {reference}:", gains)
+    gains = {name: gain for name, gain in repair["differences"].items() if decides(name)}
+    return gain_lines(f"Did repair help? {model} − {reference}: {repair['verdict']}.", gains)
 
 
 def _origin(unseen: dict[str, bool]) -> str:

@@ -1,10 +1,8 @@
-"""`repair-hf export`: write a blend of two models, or records for sentence-transformers or as a test."""
+"""`repair-hf export`: write a blend of two models, or records for sentence-transformers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
 
 from repair_hf.analysis.options import SourceOptions
 from repair_hf.runtime.options import Bounded, need, opt
@@ -12,8 +10,7 @@ from repair_hf.runtime.options import Bounded, need, opt
 EPILOG = """examples:
   repair-hf export blend runs/train --base world/base --weight 0.8 --output runs/blend
   repair-hf export triplets --records runs/records --output runs/triplets
-  repair-hf export triplets --records me/photos-repair --pairs me/photos --output runs/triplets
-  repair-hf export near-misses --records runs/near-misses --output runs/test"""
+  repair-hf export triplets --records me/photos-repair --pairs me/photos --output runs/triplets"""
 
 
 @dataclass
@@ -43,35 +40,15 @@ class TripletOptions(Bounded):
 
 def triplets(options: TripletOptions, source: SourceOptions) -> None:
     """Write records as triplets (anchor, positive, negative), for sentence-transformers."""
+    from repair_hf.analysis.run_data import recorded_pairs
     from repair_hf.records.triplets import export_triplets
 
-    _export(export_triplets, options, source)
-
-
-@dataclass
-class NearMissOptions(TripletOptions):
-    columns: Literal["winoground", "sugarcrepe"] = opt(
-        "winoground", "Two images and two captions, or one image and two captions.", main=True
-    )
-
-
-def near_misses(options: NearMissOptions, source: SourceOptions) -> None:
-    """Write records as a test in the columns of Winoground or SugarCrepe."""
-    from repair_hf.records.near_misses import export_near_misses
-
-    _export(export_near_misses, options, source, columns=options.columns)
-
-
-def _export(export: Callable[..., dict[str, int]], options: TripletOptions, source: SourceOptions, **own: Any) -> None:
-    from repair_hf.analysis.run_data import recorded_pairs
-
     pairs = recorded_pairs(options.records[0], source.pairs)
-    counts = export(options.records, pairs, options.output, revision=options.records_revision, **own)
+    counts = export_triplets(options.records, pairs, options.output, revision=options.records_revision)
     print(f"export  {', '.join(f'{count:,} {kind}' for kind, count in counts.items())}   -> {options.output}")
 
 
 ACTIONS = {
     "blend": ((BlendOptions,), blend),
     "triplets": ((TripletOptions, SourceOptions), triplets),
-    "near-misses": ((NearMissOptions, SourceOptions), near_misses),
 }

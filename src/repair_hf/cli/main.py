@@ -21,6 +21,14 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from repair_hf import __version__
+from repair_hf.cli.subcommands import load_command
+from repair_hf.runtime.command_line import as_flag, parse
+from repair_hf.runtime.options import UserError, did_you_mean, fields_of
+from repair_hf.runtime.redaction import printable
+from repair_hf.runtime.run_folder import RunStopped
+from repair_hf.runtime.signals import like_ctrl_c
+
 COMMANDS = {
     "demo": "Repair a small retriever end to end in a toy world: no key, GPU or download.",
     "world": "Draw the toy world.",
@@ -57,13 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     try:
-        if not words or words[0] in HELP:  # without the imports of `_run_guarded`: the help is fast
-            print(_overview(), flush=True)
-            return 0
-        if words[0] == "--version":
-            from repair_hf import __version__
-
-            print(f"repair-hf {__version__}", flush=True)
+        if not words or words[0] in (*HELP, "--version"):
+            print(f"repair-hf {__version__}" if words[:1] == ["--version"] else _overview(), flush=True)
             return 0
         return _run_guarded(words, debug)
     except BrokenPipeError:  # the reader has left, such as `| head`
@@ -72,9 +75,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_guarded(words: list[str], debug: bool) -> int:
-    from repair_hf.runtime.run_folder import RunStopped
-    from repair_hf.runtime.signals import like_ctrl_c
-
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when `datasets` is imported
     prog = f"repair-hf {words[0]}" if words[0] in COMMANDS else "repair-hf"
     try:
@@ -94,16 +94,11 @@ def _run_guarded(words: list[str], debug: bool) -> int:
 
 def _is_foreseen(error: BaseException) -> bool:
     """Return whether one line says enough: not of a fault of ours, nor of one of the system that names no file."""
-    from repair_hf.runtime.options import UserError
-    from repair_hf.runtime.run_folder import RunStopped
-
     names_file = isinstance(error, OSError) and error.filename is not None
     return names_file or isinstance(error, UserError | RunStopped | FileNotFoundError | KeyboardInterrupt)
 
 
 def _one_line(error: BaseException, prog: str, *, is_full: bool) -> str:
-    from repair_hf.runtime.redaction import printable
-
     if isinstance(error, KeyboardInterrupt):
         start = "the last checkpoint, if --save-strategy wrote one" if prog == "repair-hf train" else "what is on disk"
         return f"{str(error) or 'interrupted'}; the same command resumes from {start}."
@@ -118,30 +113,24 @@ def _one_line(error: BaseException, prog: str, *, is_full: bool) -> str:
 @contextmanager
 def _logging_ours() -> Iterator[None]:
     """Log to stderr what this package says; a handler at the root would print the libraries' messages twice."""
-    ours, handler = logging.getLogger("repair_hf"), logging.StreamHandler()
+    logger, handler = logging.getLogger("repair_hf"), logging.StreamHandler()
     handler.setFormatter(_Formatter("%(levelname)s %(name)s: %(message)s"))
-    ours.setLevel(logging.INFO)
-    ours.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
     try:
         yield
     finally:
-        ours.removeHandler(handler)
+        logger.removeHandler(handler)
 
 
 class _Formatter(logging.Formatter):
     """A message may quote text from outside."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        from repair_hf.runtime.redaction import printable
-
         return printable(super().formatMessage(record))
 
 
 def _run(words: list[str]) -> None:
-    from repair_hf.cli.subcommands import load_command
-    from repair_hf.runtime.command_line import as_flag, parse
-    from repair_hf.runtime.options import UserError, fields_of
-
     name, rest = words[0], words[1:]
     description = COMMANDS[_known(name, COMMANDS, "command")]
     module, prog = load_command(name), f"repair-hf {name}"
@@ -164,13 +153,13 @@ def _run(words: list[str]) -> None:
         run(*filled)
     except UserError as error:  # what Python calls `max_images` is a flag here
         names = {name for kind in options for name in fields_of(kind) if "_" in name}
-        error.args = (re.sub(r"`(\w+)`", lambda at: f"`{as_flag(at[1])}`" if at[1] in names else at[0], str(error)),)
-        raise
+        message = re.sub(
+            r"`(\w+)`", lambda match: f"`{as_flag(match[1])}`" if match[1] in names else match[0], str(error)
+        )
+        raise UserError(message) from error
 
 
 def _known(word: str, words: Iterable[str], what: str) -> str:
-    from repair_hf.runtime.options import UserError, did_you_mean
-
     if word in words:
         return word
     raise UserError(f"`{word}` is not a {what}. {did_you_mean([word], words)}Known: {', '.join(words)}.")

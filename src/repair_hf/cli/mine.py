@@ -17,6 +17,7 @@ EPILOG = """examples:
   repair-hf mine --pairs runs/world --model world/base --output runs/failures
   repair-hf mine --pairs annotations.json --image-folder train2014 --model openai/clip-vit-base-patch32 \\
       --output runs/failures
+  repair-hf mine --pairs runs/world --model world/base --wrong mistakes.csv --output runs/own
   accelerate launch --config_file recipes/accelerate/cpu-2.yaml -m repair_hf mine --pairs runs/world \\
       --model world/base --output runs/failures"""
 
@@ -58,6 +59,11 @@ def _print_summary(summary: dict[str, Any]) -> None:
         print(
             f"{summary['search']} found {shares} of the false positives of an exact search. Ranks are lower bounds: "
             "candidates that the index missed are not counted."
+        )
+    if wrong := summary.get("wrong"):
+        print(
+            f"{wrong['rows']:,} rows of your own: {wrong['unknown']:,} name nothing in the pairs, and "
+            f"{wrong['known_matches']:,} are known matches; these are left out."
         )
     print(
         "missed: a false positive ranks above, or ties with, every annotated answer\n"

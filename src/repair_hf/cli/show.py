@@ -1,4 +1,4 @@
-"""`repair-hf show`: draw some records, or dropped or mined failures, as one page.
+"""`repair-hf show`: draw some records, their training grids, or dropped or mined failures, as one page.
 
 Of a folder of `repair-hf mine` it draws failures whose false positive outranks the ground truth. The page counts what
 speaks against a repair, and sorts the failures by margin.
@@ -16,7 +16,8 @@ EPILOG = """examples:
   repair-hf show runs/failures
   repair-hf show runs/demo/records
   repair-hf show me/photos-repair --direction i2t --error-type Count --n 20 --output sheet.html
-  repair-hf show runs/demo/records --dropped gt_invalid --pairs runs/demo/world"""
+  repair-hf show runs/demo/records --dropped gt_invalid --pairs runs/demo/world
+  repair-hf show runs/demo/records --anchor any --n 3"""
 
 
 @dataclass
@@ -32,16 +33,19 @@ OPTIONS = (PlaceOptions, ShowOptions, SourceOptions)
 
 
 def run(place: PlaceOptions, options: ShowOptions, source: SourceOptions) -> None:
-    from repair_hf.analysis.mined import is_mined
+    from repair_hf.analysis.grids import GridSample
     from repair_hf.analysis.show import sheet_path, show
 
     wanted = {name: getattr(options, name) for name in fields_of(ShowOptions)}
-    sample, is_of_mine = show(place.records, pairs=source.pairs, **wanted), is_mined(place.records)
+    sample, path = show(place.records, pairs=source.pairs, **wanted), sheet_path(place.records, options.output)
+    if isinstance(sample, GridSample):
+        print(f"show   {len(sample.grids)} grids; {sample.available:,} anchors have a whole one   -> {path}")
+        return
     what = "records" if options.dropped is None else f"failures dropped as {options.dropped}"
-    what = "failures" if is_of_mine else what
-    count, path = sum(sample.available.values()), sheet_path(place.records, options.output)
-    print(f"show   {len(sample.rows)} of {count:,} {what}   -> {path}")
+    if sample.n_mined:
+        what = f"false positives that outrank the ground truth, of {sample.n_mined:,} mined"
+    print(f"show   {len(sample.rows)} of {sum(sample.available.values()):,} {what}   -> {path}")
     if sample.lacks_images:
         print("Missing pictures are shown by their ids; --pairs shows them.")
-    if is_of_mine:
+    if sample.n_mined:
         suggest("analyze", place.records)

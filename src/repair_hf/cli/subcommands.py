@@ -54,7 +54,7 @@ def perform(command: str, *options: Any, dry_run: bool = False) -> None:
         dry_run: Print only.
     """
     name, _, action = command.partition(" ")
-    typed = [word for one in options for word in flags(one.given if hasattr(one, "given") else changed(one))]
+    typed = [word for one in options for word in flags(one.changed if hasattr(one, "changed") else changed(one))]
     print(("" if dry_run else "\n") + f"$ repair-hf {shlex.join([*command.split(), *typed])}")
     if dry_run:
         return

@@ -58,9 +58,9 @@ def run(
 
 
 def _suggest(pairs_options: PairsOptions, model: str, output: str) -> None:
-    """Name the next command: a training, or for a split to measure on the export of its known errors."""
+    """Name the next command: a training, or for a split to measure on a look at the records."""
     if pairs_options.split in HELD_OUT:
-        return suggest("export", "near-misses", "--records", output, "--output", unused("runs/near-misses"))
+        return suggest("show", output)
     words = ["--model", model, "--records", output, "--output", unused("runs/train")]
     suggest("train", *flags(changed(pairs_options)), *words)
 

@@ -79,7 +79,7 @@ def _suggest(pairs_options: PairsOptions, output: str, options: TrainOptions, co
         models.insert(1, plain)
         if not (Path(plain) / "summary.json").is_file():
             print("Train once more without the records, and compare: the difference shows what they add.")
-            suggest("train", *flags(changed(pairs_options) | how | config.given), "--output", plain)
+            suggest("train", *flags(changed(pairs_options) | how | config.changed), "--output", plain)
     tested = changed(pairs_options) | {"split": None}  # so evaluate uses its own default
     suggest("evaluate", *models, *flags(tested), "--output", unused(f"{output}-test"))
 
@@ -139,7 +139,7 @@ def _usage(planned: dict[str, Any]) -> str:
     from repair_hf.training.report import edits_of
 
     sizes = edits_of(planned["fill"]).items()
-    used = (f"{planned['samples_encoded'][way]:,} of {size:,} {way.upper()} edits" for way, size in sizes)
+    used = (f"{planned['edits_encoded'][way]:,} of {size:,} {way.upper()} edits" for way, size in sizes)
     return f"{planned['steps']:,} steps use {' and '.join(used)}: {planned['edits_trained']:.1%} of all"
 
 

@@ -139,8 +139,8 @@ def export_blend(model: str | Path, base: str | Path, weight: float, output: str
         kept = {name: value for name, value in numbers.items() if not name.startswith("eval_")}
         return kept | {"parameters": size}
 
-    more: Any = {"neutral": neutral, "words": words, "writes": (*MODEL_FILES, FILE)}
-    return Stage("export blend", output, inputs=inputs, **more).run(write)
+    stage = Stage("export blend", output, inputs=inputs, neutral=neutral, words=words, writes=(*MODEL_FILES, FILE))
+    return stage.run(write)
 
 
 def training_of(model: Any) -> tuple[Path | None, dict[str, Any], dict[str, Any]]:

@@ -97,7 +97,7 @@ class DualEncoder(Embedder):
     @property
     def digest(self) -> str:
         """A digest of the current weights, the configuration and the processor."""
-        return model_digest(self.preprocessor.digest, [self.model.config.to_dict()], self.model.state_dict())
+        return model_digest(self.preprocessor.digest, [self.model.config.to_dict()], self.model.state_dict().items())
 
     @property
     def origin(self) -> str:

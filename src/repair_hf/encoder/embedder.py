@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -37,17 +37,13 @@ class Embedder(ABC):
     """Base of the retrievers. A subclass embeds a share of images or texts, and names what its vectors depend on.
 
     Raises:
-        UserError: If batch size or precision is not valid.
+        UserError: If `precision` is fp16 without a GPU.
     """
 
     preprocessor: Preprocessor | None = None  # without one there is no `PixelStore`
     libraries: tuple[str, ...] = ()  # beside transformers, whose versions change vectors
 
     def __init__(self, device: str | torch.device | None, batch_size: int, precision: str) -> None:
-        if batch_size < 1:
-            raise UserError(f"`batch_size` must be at least 1, got {batch_size}.")
-        if precision not in PRECISIONS:
-            raise UserError(f"`precision` takes {', '.join(PRECISIONS)}, got {precision}.")
         self.device = processes().device if device is None else torch.device(device)
         if precision == "fp16" and self.device.type == "cpu":
             raise UserError("`precision` fp16 needs a GPU; use bf16 or fp32.")
@@ -231,10 +227,10 @@ def unit(vectors: torch.Tensor, names: Sequence[str]) -> np.ndarray:
     return (vectors / norms).numpy()
 
 
-def model_digest(settings: Any, configs: Iterable[dict[str, Any]], weights: Mapping[str, torch.Tensor]) -> str:
+def model_digest(settings: Any, configs: Iterable[dict[str, Any]], weights: Iterable[tuple[str, torch.Tensor]]) -> str:
     """Digest settings, configurations and weights; it stays the same when a model is saved and loaded."""
     content = hashlib.sha256(digest([settings, *map(_without_names, configs)]).encode())
-    for name, tensor in weights.items():
+    for name, tensor in weights:
         content.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)};".encode())
         content.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return content.hexdigest()[:16]

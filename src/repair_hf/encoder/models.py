@@ -10,19 +10,14 @@ import json
 import pickle
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForZeroShotImageClassification,
-    PreTrainedModel,
-    VisionTextDualEncoderModel,
-)
+from transformers import MODEL_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import cached_file, extract_commit_hash  # seen with transformers 5.23
 from transformers.utils import logging as transformers_logging
 
@@ -158,37 +153,37 @@ def _load_checkpoint(model: str, revision: str | None, attn_implementation: str 
     """Load a model in float32, and check that it has all weights of its configuration: others would be random."""
     with explained(model, KIND):
         config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
-        model_class: Any = AutoModelForZeroShotImageClassification
-        if config.model_type == "vision-text-dual-encoder":  # any two towers; not among the auto classes
-            model_class = VisionTextDualEncoderModel
-        loaded, info = model_class.from_pretrained(
+        loaded, info = _class_of(model, config).from_pretrained(
             model,
             config=config,
             revision=revision,
             dtype=torch.float32,
             attn_implementation=attn_implementation,
-            trust_remote_code=False,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are named below
         )
-    _check_weights(model, info)
+    missing = [name for name in info["missing_keys"] if not name.endswith("position_ids")]  # a constant
+    names = sorted([*missing, *(name for name, *_ in info["mismatched_keys"])])
+    if names:
+        raise UserError(
+            f"`{model}` lacks {len(names)} weights, or they have another shape than its {CONFIG} says, such as "
+            f"{', '.join(names[:NAMED])}. Copy or download the whole checkpoint again."
+        )
     loaded.hub_commit = _commit(model, CONFIG, revision)
     return loaded
 
 
-def _check_weights(model: str, info: Mapping[str, Any]) -> None:
-    missing = sorted(name for name in info["missing_keys"] if not name.endswith("position_ids"))  # a constant
-    if missing:
-        raise UserError(
-            f"`{model}` lacks {len(missing)} weights, such as {', '.join(missing[:NAMED])}. "
-            "Copy or download the whole checkpoint again."
-        )
-    shapes = [f"{name} {tuple(own)} for {tuple(wanted)}" for name, own, wanted in sorted(info["mismatched_keys"])]
-    if shapes:
-        raise UserError(
-            f"`{model}` has {len(shapes)} weights of other shapes than its {CONFIG} says, such as "
-            f"{', '.join(shapes[:NAMED])}. Give weights and {CONFIG} of one model."
-        )
+def _class_of(model: str, config: PreTrainedConfig) -> Any:
+    """Return the class of a dual encoder; any with these two functions may be one."""
+    model_class = MODEL_MAPPING.get(type(config), None)
+    if hasattr(model_class, "get_image_features") and hasattr(model_class, "get_text_features"):
+        return model_class
+    if has_file(model, MODULES):
+        raise UserError(f"`{model}` is {OTHER_FORMATS[MODULES]} ({MODULES} is there).")
+    raise UserError(
+        f"`{model}` is of the kind {config.model_type}, and a model with `get_image_features` and `get_text_features` "
+        "is needed. Give such a model, or one of sentence-transformers that reads images and texts."
+    )
 
 
 def _merge_adapter(base: PreTrainedModel, adapter: str, revision: str | None) -> PreTrainedModel:
@@ -201,10 +196,11 @@ def _merge_adapter(base: PreTrainedModel, adapter: str, revision: str | None) ->
         info: Any = set_peft_model_state_dict(model, weights)
         # The names of the adapters' own weights begin with this prefix; peft has no list of them. Seen with peft 0.21.
         missing = [name for name in info.missing_keys if re.search(rf"{model.prefix}|modules_to_save", name)]
-        if strange := [*missing, *info.unexpected_keys]:
+        names = [*missing, *info.unexpected_keys]
+        if names:
             raise UserError(
-                f"`{adapter}` and its base `{base.name_or_path}` do not fit: {len(strange)} weights, such as "
-                f"{', '.join(strange[:NAMED])}. Give the base that the adapter was trained on."
+                f"`{adapter}` and its base `{base.name_or_path}` do not fit: {len(names)} weights, such as "
+                f"{', '.join(names[:NAMED])}. Give the base that the adapter was trained on."
             )
         merged: Any = model.merge_and_unload()
     merged.requires_grad_(True)
@@ -229,7 +225,7 @@ def _cast(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
 def _reason(model: str, what: str, error: Exception) -> str:
     """Say what is wrong with a model that could not be loaded, and what to do."""
     for name, other_format in OTHER_FORMATS.items():
-        if has_file(model, name) and (name == MODULES or not has_file(model, CONFIG)):
+        if has_file(model, name) and not has_file(model, CONFIG):
             return f"is {other_format} ({name} is there)."
     if is_offline_id(model) and not has_file(model, CONFIG):
         return (
@@ -239,11 +235,6 @@ def _reason(model: str, what: str, error: Exception) -> str:
     if "trust_remote_code" in str(error):
         return f"cannot be loaded: {WITH_CODE}."
     start = f"{'' if Path(model).exists() else 'is not a local folder, and '}cannot be loaded as {what}: "
-    if config := re.search(r"Unrecognized configuration class .*\.(\w+)Config'", str(error)):
-        return (
-            f"{start}its {CONFIG} is of {config[1]}, and a model with `get_image_features` and `get_text_features` is "
-            "needed. Give such a model, or one of sentence-transformers that reads images and texts."
-        )
     if isinstance(error, pickle.UnpicklingError):  # torch's advice is to run its code
         return f"{start}its weights are a pickle that is damaged or would run code. Give one with model.safetensors."
     message = shorten(str(error), 300, placeholder=" …").rstrip(". ") or type(error).__name__

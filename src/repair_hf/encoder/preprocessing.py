@@ -77,12 +77,12 @@ class Preprocessor:
         """
         homes = lineage(id_or_folder, revision)
         base, base_revision = homes[-1]
-        home, own = next((one for one in homes if has_file(one[0], PROCESSOR, one[1])), homes[-1])
+        home, revision = next((home for home in homes if has_file(home[0], PROCESSOR, home[1])), homes[-1])
         with explained(home, "the processor of a dual encoder"):
-            processor = AutoProcessor.from_pretrained(home, revision=own, trust_remote_code=False)
+            processor = AutoProcessor.from_pretrained(home, revision=revision, trust_remote_code=False)
             # Never torchvision's: results must not depend on whether it is installed.
             processor.image_processor = AutoImageProcessor.from_pretrained(
-                home, revision=own, backend="pil", trust_remote_code=False
+                home, revision=revision, backend="pil", trust_remote_code=False
             )
             config = AutoConfig.from_pretrained(base, revision=base_revision, trust_remote_code=False)
             return cls(processor, config)
@@ -139,10 +139,14 @@ class Preprocessor:
 
     def token_ids(self, captions: Sequence[str]) -> list[list[int]]:
         """Tokenize captions, truncated to the model's maximal length. SigLIP's are padded to it, as in training."""
-        how: dict[str, Any] = {"padding": "max_length" if self.pads_fully else False, "max_length": self.max_length}
-        how |= {"padding_side": RIGHT} if self.pads_fully else {}
-        texts = self.as_trained(captions)
-        return self.processor.tokenizer(texts, truncation=True, return_attention_mask=False, **how)["input_ids"]
+        padding = {"padding": "max_length", "padding_side": RIGHT} if self.pads_fully else {}
+        return self.processor.tokenizer(
+            self.as_trained(captions),
+            truncation=True,
+            max_length=self.max_length,
+            return_attention_mask=False,
+            **padding,
+        )["input_ids"]
 
     def batches(self, images: Any, size: int, share: slice) -> Iterator[Tensor]:
         """Yield a share of images in order, `size` at a time, as (n, 3, H, W); decode in advance.
@@ -151,11 +155,11 @@ class Preprocessor:
         """
 
         def resized(part: tuple[int, int]) -> Tensor:
-            some = read_images(images, *part)
-            return some if isinstance(some, Tensor) else self.images(some)
+            decoded = read_images(images, *part)
+            return decoded if isinstance(decoded, Tensor) else self.images(decoded)
 
-        def load(cut: tuple[int, int]) -> Tensor:
-            return torch.cat([resized(part) for part in cuts_of(*cut, DECODED_AT_ONCE)])
+        def load(batch: tuple[int, int]) -> Tensor:
+            return torch.cat([resized(part) for part in cuts_of(*batch, DECODED_AT_ONCE)])
 
         yield from ahead(load, cuts_of(share.start, share.stop, size))
 
@@ -163,9 +167,9 @@ class Preprocessor:
         """Choose the fastest way to pixels whose values are those of the processor's own call, on a few images."""
         noise = np.random.default_rng(0).integers(0, 256, (500, 500, 3), dtype=np.uint8)
         probes = [PIL.Image.fromarray(noise[:height, :width]) for width, height in PROBES]
-        own = [self._process([probe]) for probe in probes]
-        shapes = {pixels.shape[1:] for pixels in own}
-        if len(shapes) > 1 or len(own[0].shape) != 4:
+        expected = [self._process([probe]) for probe in probes]
+        shapes = {values.shape[1:] for values in expected}
+        if len(shapes) > 1 or expected[0].ndim != 4:
             name = type(self.processor.image_processor).__name__
             raise UserError(
                 f"{name} gives images of the shapes {sorted(shapes)}; one shape (3, H, W) for all images is needed. "
@@ -176,7 +180,9 @@ class Preprocessor:
         self.pixel_type = np.dtype(np.uint8)
         for self._resizes_ahead in (True, False):
             pixels = self.images(probes)
-            if pixels.dtype == torch.uint8 and np.array_equal(self.normalize(pixels).numpy(), np.concatenate(own)):
+            if pixels.dtype == torch.uint8 and np.array_equal(
+                self.normalize(pixels).numpy(), np.concatenate(expected)
+            ):
                 return
         self._values = None
         self.pixel_type = np.dtype(np.float32)
@@ -194,10 +200,11 @@ class Preprocessor:
         sides = [size[name] for name in ("height", "width", "shortest_edge") if name in size]
         if not (processor.do_resize and len(sides) == len(size) and image.mode == "RGB"):
             return image
-        how: Any = {"input_data_format": "channels_last"}
+        last: Any = "channels_last"
         shape = np.broadcast_to(np.uint8(0), (image.height, image.width, 3))  # all that the function reads
-        target = get_resize_output_image_size(shape, sides, default_to_square=False, **how)
-        return resize(image, target, processor.resample, return_numpy=False, **how)  # type: ignore[arg-type,return-value]
+        target = get_resize_output_image_size(shape, sides, default_to_square=False, input_data_format=last)
+        resized: Any = resize(image, target, processor.resample, return_numpy=False, input_data_format=last)  # type: ignore[arg-type]
+        return resized
 
     def _process(self, images: Sequence[PIL.Image.Image], **kwargs: Any) -> np.ndarray:
         pixels = self.processor.image_processor(list(images), do_convert_rgb=True, **kwargs)["pixel_values"]

@@ -144,10 +144,10 @@ class SentenceEncoder(Embedder):
             processor = getattr(module, "processor", None)
             if processor is not None:
                 settings += [getattr(module, "processing_kwargs", None), *_processor_settings(processor)]
-        weights = {
-            name: tensor.float() if tensor.is_floating_point() else tensor
+        weights = (
+            (name, tensor.float() if tensor.is_floating_point() else tensor)
             for name, tensor in model.state_dict().items()
-        }
+        )
         return model_digest(settings, configs, weights)
 
     def report_captions(self, captions: Sequence[str]) -> int:

@@ -32,9 +32,9 @@ class TokenStore:
         ids, lengths = array("i"), array("i")  # they grow in place
         for part in captions:
             for start in range(0, len(part), TOKENIZED_AT_ONCE):
-                found = preprocessor.token_ids(part[start : start + TOKENIZED_AT_ONCE])
-                ids.extend(chain.from_iterable(found))
-                lengths.extend(map(len, found))
+                token_ids = preprocessor.token_ids(part[start : start + TOKENIZED_AT_ONCE])
+                ids.extend(chain.from_iterable(token_ids))
+                lengths.extend(map(len, token_ids))
         self._ids, self.lengths = np.frombuffer(ids, np.int32), np.frombuffer(lengths, np.int32)
         self._starts = np.cumsum(self.lengths) - self.lengths
 

@@ -40,14 +40,15 @@ def check_tokenizer(tokenizer: Any, embedded: int) -> None:
     Raises:
         UserError: If it has no padding token, or far fewer tokens than the text tower embeds, or more.
     """
+    name = tokenizer.name_or_path or type(tokenizer).__name__
     if tokenizer.pad_token_id is None:
         raise UserError(
-            f"`{tokenizer.name_or_path}` has a tokenizer without a padding token. Name one as `pad_token` in its "
+            f"`{name}` has a tokenizer without a padding token. Name one as `pad_token` in its "
             "tokenizer_config.json: the one of the model that it was trained from."
         )
     if len(tokenizer) < LEAST_COVERED * embedded or tokenizer.vocab_size > embedded:
         raise UserError(
-            f"`{tokenizer.name_or_path}` lacks its tokenizer: the one found has {len(tokenizer):,} tokens, and the "
+            f"`{name}` lacks its tokenizer: the one found has {len(tokenizer):,} tokens, and the "
             f"text tower embeds {embedded:,}. Add tokenizer.json: "
             "`AutoTokenizer.from_pretrained(BASE).save_pretrained(FOLDER)`, where BASE is the id of the model that it "
             "was trained from."
@@ -70,9 +71,13 @@ def report_captions(tokenizer: Any, max_length: int, captions: Sequence[str]) ->
     doubtful = [caption for caption in captions[:] if len(caption) >= room or not caption.isascii()]
     n_cut = 0
     for start in range(0, len(doubtful), TOKENIZED_AT_ONCE):
-        some = doubtful[start : start + TOKENIZED_AT_ONCE]
-        n_cut += sum(len(ids) > room for ids in tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"])
+        part = doubtful[start : start + TOKENIZED_AT_ONCE]
+        n_cut += sum(len(ids) > room for ids in tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"])
     if n_cut:
-        cut = f"{n_cut:,} of {len(captions):,} captions were truncated"
-        logger.warning("%s to %d tokens, the most that the model reads.", cut, max_length)
+        logger.warning(
+            "%s of %s captions were truncated to %d tokens, the most that the model reads.",
+            f"{n_cut:,}",
+            f"{len(captions):,}",
+            max_length,
+        )
     return n_cut

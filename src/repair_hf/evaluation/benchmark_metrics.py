@@ -11,6 +11,7 @@ Publications use different metrics, so each has its own name:
 | `vg_attribution_micro`, `vg_attribution_macro_all` | accuracy over all cases; mean over all pairs of attributes |
 | `vg_attribution_macro_min25` | mean over the pairs with at least 25 cases: the authors' headline |
 | `sugarcrepe_macro`, `sugarcrepe_macro_kinds` | mean over the categories; mean over add, replace and swap |
+| `sugarcrepe_pp_macro`, ... | the same for SugarCrepe++: both true captions must beat the false one |
 | `winoground_text`, `winoground_image` | each picture is nearer to its own caption; each caption to its own picture |
 | `winoground_group` | both |
 
@@ -38,7 +39,6 @@ SUGARCREPE = {
 }
 KINDS = ("add", "replace", "swap")
 MIN_CASES = 25  # of a pair of attributes in the headline
-ALL = "all"  # the group of cases without kinds
 
 
 def relation_metrics(groups: Sequence[str]) -> tuple[Metric, ...]:
@@ -58,10 +58,8 @@ def attribution_metrics(groups: Sequence[str]) -> tuple[Metric, ...]:
 
 
 def sugarcrepe_metrics(groups: Sequence[str]) -> tuple[Metric, ...]:
-    """Return the metrics by category and kind; of an export, whose groups are no categories, each group's."""
+    """Return the metrics by category and kind."""
     categories = [name for name in SUGARCREPE if name in groups]
-    if not categories:
-        return micro_and_macro(sorted(set(groups)))
     by_kind = {kind: [name for name in categories if name.startswith(kind)] for kind in KINDS}
     by_kind = {kind: names for kind, names in by_kind.items() if names}
     weights = [1 / len(by_kind) / len(names) for names in by_kind.values() for _ in names]
@@ -73,13 +71,8 @@ def sugarcrepe_metrics(groups: Sequence[str]) -> tuple[Metric, ...]:
 
 
 def winoground_metrics(groups: Sequence[str]) -> tuple[Metric, ...]:
-    """Return each measure over all cases; of an export also over those of each kind."""
-    kinds = sorted(set(groups) - {ALL})
-    return tuple(
-        Metric(f"{measure}{suffix}", measure, group)
-        for measure in ("text", "image", "group")
-        for suffix, group in {"": None, **{f"_{kind}": (kind,) for kind in kinds}}.items()
-    )
+    """Return each measure over all cases."""
+    return tuple(Metric(measure, measure) for measure in ("text", "image", "group"))
 
 
 def judge_winoground(scores: np.ndarray) -> dict[str, np.ndarray]:

@@ -100,6 +100,11 @@ def first_is_right(scores: np.ndarray) -> dict[str, np.ndarray]:
     return {"accuracy": scores[:, 0, 0] - scores[:, 0, 1:].max(1)}
 
 
+def both_are_right(scores: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the margin of the lower of two true captions over the third; for one picture per case."""
+    return {"accuracy": scores[:, 0, :2].min(1) - scores[:, 0, 2]}
+
+
 def micro_and_macro(groups: Sequence[str]) -> tuple[Metric, ...]:
     """Return each group's accuracy, their mean, and that of all cases."""
     each = tuple(Metric(group, "accuracy", (group,)) for group in groups)

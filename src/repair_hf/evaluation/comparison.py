@@ -11,8 +11,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,98 @@ from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.runtime.options import UserError
 
 CHANGES = ("repaired", "broken", "improved", "worsened", "unchanged")
+FEW = 200  # images; with fewer, an interval of R@1 is about ten points wide
+RECALL = ("i2t_R@1", "t2i_R@1")
+
+
+def verdict(differences: Iterable[Mapping[str, float]], n_images: int) -> str:
+    """Say whether differences of R@1 on as many images show a gain: `yes`, `no` (a loss) or `undecided`.
+
+    It is `yes` if an interval lies above 0 and none below, `no` if one lies below 0 and none above. With fewer than
+    200 images it is `undecided`: intervals of so few mean little.
+    """
+    bounds = [(gain["low"], gain["high"]) for gain in differences]
+    rose, fell = any(low > 0 for low, _ in bounds), any(high < 0 for _, high in bounds)
+    if n_images < FEW or rose == fell:
+        return "undecided"
+    return "yes" if rose else "no"
+
+
+def too_few(n_images: int) -> str:
+    """Say that so many images are too few for a conclusion; an empty text if they are enough."""
+    return f"{n_images:,} images are too few for a conclusion: take {FEW:,} or more." if n_images < FEW else ""
+
+
+class Measured(NamedTuple):
+    """What was measured of a model."""
+
+    ranks: pa.Table
+    cases: pa.Table | None
+    also: dict[str, pa.Table]  # ranks of further pairs, by name
+    samples: dict[str, np.ndarray]  # the metrics in each resample, (R,)
+
+
+def compare_models(
+    metrics: Mapping[str, Mapping[str, Any]], measured: Mapping[str, Measured], baselines: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, Any], pa.Table]:
+    """Compare each model with the first, and those trained with records with those before them without.
+
+    Args:
+        metrics: By short name.
+        measured: The ranks and cases behind them.
+        baselines: For each model trained with records, those without; none if there is none.
+
+    Returns:
+        `reference`, the first model; by model the `differences` from it, and numbers of changed `queries` and `cases`.
+        `repair` is a list of such comparisons of models trained with records, each with `model`, `reference`, the one
+        without records, the `verdict`, and the differences of averages (`summary`); the reference is None if there is
+        none. Beside it the joined ranks of each comparison.
+    """
+    queries: dict[tuple[str, str], pa.Table] = {}
+
+    def compare(model: str, reference: str) -> dict[str, Any]:
+        before, now = measured[reference], measured[model]
+        gains = differences(metrics[reference], metrics[model], before.samples, now.samples)
+        queries[model, reference] = compare_queries(before.ranks, now.ranks)
+        cases: dict[str, Any] = {}
+        if before.cases is not None and now.cases is not None:
+            changed = changed_cases(before.cases, now.cases).items()
+            cases = {metric: {kind: len(ids) for kind, ids in kinds.items()} for metric, kinds in changed}
+        return {"differences": gains, "queries": count_changes(queries[model, reference]), "cases": cases}
+
+    def repair(model: str, reference: str | None) -> dict[str, Any]:
+        if reference is None:
+            return {"model": model, "reference": None}
+        compared = compare(model, reference)
+        helped = verdict([compared["differences"][name] for name in RECALL], metrics[model]["n_images"])
+        means = map(
+            summary, (metrics[reference], metrics[model], measured[reference].samples, measured[model].samples)
+        )
+        named = {"model": model, "reference": reference, "verdict": helped}
+        return {**named, "summary": differences(*means), **compared}
+
+    first, *others = measured
+    changes = {name: compare(name, first) for name in others}
+    repairs = [repair(name, plain) for name, references in baselines.items() for plain in references or [None]]
+    comparison: dict[str, Any] = {"reference": first}
+    for key in ("differences", "queries", "cases"):
+        comparison[key] = {name: change[key] for name, change in changes.items()}
+    return comparison | {"repair": repairs}, pa.concat_tables(queries.values())
+
+
+def summary(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Average the metrics that decide: `mean_R@1`, `kept_R@1` on further pairs, `contrast` over both questions.
+
+    Args:
+        values: Metrics, or the (R,) samples of metrics, by name. An average whose parts are missing is left out.
+    """
+    kept = [name for name in values if name.endswith("R@1") and name not in RECALL]
+    parts = {"mean_R@1": RECALL, "kept_R@1": kept, "contrast": SCORES}
+    return {
+        name: sum(values[part] for part in own) / len(own)
+        for name, own in parts.items()
+        if own and all(part in values for part in own)
+    }
 
 
 def decides(metric: str) -> bool:
@@ -93,8 +186,8 @@ def compare_queries(before: pa.Table, now: pa.Table) -> pa.Table:
 
 def count_changes(queries: pa.Table) -> dict[str, dict[str, int]]:
     """Count the queries by direction and change."""
-    found = Counter(zip(*(queries[name].to_pylist() for name in ("direction", "change")), strict=True))
-    return {direction: {kind: found[direction, kind] for kind in CHANGES} for direction in DIRECTIONS}
+    counts = Counter(zip(queries["direction"].to_pylist(), queries["change"].to_pylist(), strict=True))
+    return {direction: {kind: counts[direction, kind] for kind in CHANGES} for direction in DIRECTIONS}
 
 
 def changed_cases(before: pa.Table, now: pa.Table) -> dict[str, dict[str, list[str]]]:
@@ -102,12 +195,16 @@ def changed_cases(before: pa.Table, now: pa.Table) -> dict[str, dict[str, list[s
 
     The tables are those of `evaluate_compositional` on the same cases.
     """
-    rows, found = now.to_pandas(), {}
-    rows["was"] = before["correct"].to_numpy()
-    for (benchmark, measure), own in rows.groupby(["benchmark", "measure"], sort=False):
-        kinds = {"repaired": ~own["was"] & own["correct"], "broken": own["was"] & ~own["correct"]}
-        found[f"{benchmark}_{measure}"] = {kind: own["case_id"][some].tolist() for kind, some in kinds.items()}
-    return found
+    rows, changed = now.to_pandas(), {}
+    rows["was_correct"] = before["correct"].to_numpy()
+    for (benchmark, measure), cases in rows.groupby(["benchmark", "measure"], sort=False):
+        repaired = cases[~cases["was_correct"] & cases["correct"]]
+        broken = cases[cases["was_correct"] & ~cases["correct"]]
+        changed[f"{benchmark}_{measure}"] = {
+            "repaired": repaired["case_id"].tolist(),
+            "broken": broken["case_id"].tolist(),
+        }
+    return changed
 
 
 def differences(
@@ -120,9 +217,9 @@ def differences(
 
     The samples are a metric's (R,) values in resamples with the same draws.
     """
-    found = {}
+    gains = {}
     for name in before_samples:
         if name in now_samples:
             low, high = interval(now_samples[name] - before_samples[name])
-            found[name] = {"difference": now[name] - before[name], "low": low, "high": high}
-    return found
+            gains[name] = {"difference": now[name] - before[name], "low": low, "high": high}
+    return gains

@@ -22,7 +22,6 @@ import numpy as np
 from datasets import Dataset
 
 from repair_hf.evaluation.benchmark_metrics import judge_winoground
-from repair_hf.evaluation.benchmarks import EXPORTED
 from repair_hf.evaluation.cases import Case, Cases, Metric
 from repair_hf.evaluation.pictures import EncodedImages, Photographs, columns_of, load_test_split
 from repair_hf.records.columns import KINDS
@@ -30,6 +29,7 @@ from repair_hf.runtime.options import UserError
 from repair_hf.runtime.stage import refuse_unfinished
 
 NAME = "contrast"
+NAMES = ("id", "kind", "image_id")  # columns of texts beside the captions
 SCORES = ("contrast_caption", "contrast_picture")  # guessing gives half
 TWO = ("image_0", "image_1"), ("caption_0", "caption_1")
 ONE = ("image",), ("caption", "negative_caption")
@@ -52,7 +52,7 @@ def load_contrast(source: str) -> Cases:
     refuse_unfinished(source)
     dataset = load_test_split(source)
     images, captions = TWO if TWO[0][0] in dataset.column_names else ONE
-    rows = columns_of(dataset, source, images, (*captions, *EXPORTED))
+    rows = columns_of(dataset, source, images, (*captions, *NAMES))
     if others := sorted(set(rows["kind"]) - set(KINDS)):
         raise UserError(
             f"`contrast` {source} is no contrast set: its kinds of changed detail are {', '.join(others[:3])}. Give "

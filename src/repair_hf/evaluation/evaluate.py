@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property, partial
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +16,7 @@ from repair_hf.encoder.embedder import Embedder, vectors_folder
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.encoder.pixel_store import pixels_for
 from repair_hf.evaluation.benchmarks import load_benchmarks
-from repair_hf.evaluation.comparison import (
-    changed_cases,
-    compare_queries,
-    count_changes,
-    differences,
-    short_names,
-)
+from repair_hf.evaluation.comparison import RECALL, Measured, compare_models, short_names
 from repair_hf.evaluation.contrast import load_contrast
 from repair_hf.evaluation.intervals import Draws, interval
 from repair_hf.evaluation.judging import FILE as CASES
@@ -37,26 +31,17 @@ from repair_hf.evaluation.provenance import provenance
 from repair_hf.evaluation.ranks import FILE as RANKS
 from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_direction, save_table
 from repair_hf.evaluation.retrieval import rank_queries, resample_retrieval, retrieval_metrics
-from repair_hf.evaluation.training_data import check_unseen, plain_before
+from repair_hf.evaluation.training_data import check_unseen, images_seen, plain_before
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.runtime.options import UserError, expect, fill
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import write_json
 from repair_hf.runtime.stage import Stage
 
-COMPARED = ("differences", "queries", "cases")
-RECALL = ("i2t_R@1", "t2i_R@1")  # what is measured on further pairs
+logger = logging.getLogger(__name__)
+
 WRITES = ("metrics.json", "differences.json", RANKS, f"also-*-{RANKS}", CASES, "queries.parquet", "blends.svg")
 NEEDS = ("intervals", "n_images", "n_texts")  # keys of a model's metrics
-
-
-class Measured(NamedTuple):
-    """What was measured of a model."""
-
-    ranks: pa.Table
-    cases: pa.Table | None
-    also: dict[str, pa.Table]  # ranks of further pairs, by name
-    samples: dict[str, np.ndarray]  # the metrics in each resample, (R,)
 
 
 def evaluate(
@@ -89,11 +74,14 @@ def evaluate(
         >>> metrics = evaluate(["world/base", "runs/train"], load_pairs("runs/world", split="test"))
         >>> metrics["train"]["t2i_R@1"], metrics["train"]["intervals"]["t2i_R@1"]
     """
-    several: list[Any] = list(models) if isinstance(models, list | tuple) else [models]
-    names = [str(each) if isinstance(each, str | Path) else f"model-{n}" for n, each in enumerate(several, 1)]
+    retrievers: list[Any] = list(models) if isinstance(models, list | tuple) else [models]
+    names = [
+        str(model) if isinstance(model, str | Path) else f"model-{number}"
+        for number, model in enumerate(retrievers, 1)
+    ]
     named = options | {"model": names, "also": list(also or ())}
     wanted, sets = fill([EvaluateOptions, CompositionalOptions], named, "evaluate")
-    evaluation = Evaluation(several, pairs, wanted, sets, also=also or {}, output=output)
+    evaluation = Evaluation(retrievers, pairs, wanted, sets, also=also or {}, output=output)
     evaluation.run()
     return evaluation.metrics
 
@@ -119,16 +107,19 @@ class Evaluation:
         also: Mapping[str, Pairs] | None = None,
         output: str | Path | None = None,
     ) -> None:
-        for name, each in {"pairs": pairs, **(also or {})}.items():
-            expect(each, Pairs, name, MAKE_PAIRS)
+        for name, value in {"pairs": pairs, **(also or {})}.items():
+            expect(value, Pairs, name, MAKE_PAIRS)
         self.names = dict(zip(short_names(options.model), models, strict=True))
         self.weights: dict[str, float] = {}  # of blends, by short name
         if options.blends:
-            expect(models[1], (str, Path), "models", "a Hub id or folder of the tuned model")
-            (base, first), (name, tuned) = self.names.items()
-            self._base_weights = cache(lambda: weights_of(first))
-            self.weights = {f"{name}@{weight:g}": weight for weight in sorted(options.blends)}
-            self.names = {base: first, **dict.fromkeys(self.weights, tuned)}
+            (base, base_model), *tuned = self.names.items()
+            self._base_weights = cache(lambda: weights_of(base_model))
+            self.names = {base: base_model}
+            for name, model in tuned:
+                expect(model, (str, Path), "models", "a Hub id or folder of the tuned model")
+                for weight in sorted(options.blends):
+                    self.names[f"{name}@{weight:g}"] = model
+                    self.weights[f"{name}@{weight:g}"] = weight
         if options.model_revision is not None and len(models) > 1:
             raise UserError(f"`model_revision` is of one model, got {len(models)}. Measure them one at a time.")
         self.pairs, self.options, self.compositional = pairs, options, compositional
@@ -139,6 +130,7 @@ class Evaluation:
             cases = load_contrast(options.contrast)
             self.unseen = check_unseen(set(cases.picture_ids), options.contrast, self.names)
             self.sets.append(cases)
+        self._warn_of_training_data()
         self.output = None if output is None else Path(output)
         self.stage = self._stage(self.output, {})
         if len(models) > 1:
@@ -146,6 +138,19 @@ class Evaluation:
         self.metrics: dict[str, dict[str, Any]] = {}
         self.comparison: dict[str, Any] = {}
         self._measured: dict[str, Measured] = {}  # what is measured now
+
+    def _warn_of_training_data(self) -> None:
+        """Warn of models that were trained on images that they are measured on."""
+        for place, pairs in {"the evaluated pairs": self.pairs, **self.also}.items():
+            digests = pairs.items.digests["image"]
+            for name, model in self.names.items():
+                count = images_seen(model, digests)
+                if count:
+                    logger.warning(
+                        "%s was trained on %s of the %s images of %s: its metrics there say nothing of new images. "
+                        "Take a split that no model was trained on.",
+                        name, f"{count:,}", f"{len(digests):,}", place,
+                    )  # fmt: skip
 
     def check(self) -> None:
         """Open every model and check its folder, for a dry run."""
@@ -194,19 +199,19 @@ class Evaluation:
         if folder is not None:
             write_json(folder / "differences.json", self.comparison)
             write_json(folder / "metrics.json", self.metrics)
-        return {"models": list(self.names), **self.comparison}
+        return {"models": list(self.names)}
 
     def _measure(self, name: str, encoder: Embedder, model: str, folder: Path | None) -> dict[str, Any]:
         """Rank the queries and judge the cases; save both, and return their metrics with intervals."""
         pairs = self.pairs
         images, table = self._rank(name, encoder, pairs, folder)
-        also = {other: self._rank(name, encoder, each, folder)[1] for other, each in self.also.items()}
+        also = {other: self._rank(name, encoder, further, folder)[1] for other, further in self.also.items()}
         if table is None:
             return {}
         cases, metrics = None, dict[str, Any](retrieval_metrics(ranks_by_direction(table)))
         for other, ranks in also.items():
-            found = retrieval_metrics(ranks_by_direction(ranks), ks=[1])
-            metrics |= {f"{other}_{key}": found[key] for key in RECALL}
+            further_metrics = retrieval_metrics(ranks_by_direction(ranks), ks=[1])
+            metrics |= {f"{other}_{key}": further_metrics[key] for key in RECALL}
         if self.sets:
             cases = evaluate_compositional(encoder, self.sets, name, images)
             metrics |= compositional_metrics(cases, self.sets)
@@ -233,41 +238,21 @@ class Evaluation:
         return images, rank_table(rankings, pairs, name) if processes().is_main else None
 
     def _compare(self) -> dict[str, Any]:
-        """Compare each model with the first and the one before it, and those trained with records with one without.
-
-        Returns:
-            `reference`, the first model; by model the `differences` from it, and numbers of changed `queries` and
-            `cases`. `previous` and `repair` are lists of such comparisons with `model` and `reference`: with the model
-            before, and of models trained with records with those before them without. Its name is None if there is
-            none.
-        """
+        """Compare the models, see `compare_models`, and save the ranks of both models of each comparison."""
         measured = {name: self._measured.get(name) or self._saved(name) for name in self.names}
-
-        def compare(model: str, reference: str) -> dict[str, Any]:
-            before, now = measured[reference], measured[model]
-            gains = differences(self.metrics[reference], self.metrics[model], before.samples, now.samples)
-            queries[model, reference] = compare_queries(before.ranks, now.ranks)
-            found = {"differences": gains, "queries": count_changes(queries[model, reference]), "cases": {}}
-            if before.cases is not None and now.cases is not None:
-                changed = changed_cases(before.cases, now.cases).items()
-                found["cases"] = {name: {kind: len(ids) for kind, ids in kinds.items()} for name, kinds in changed}
-            return {"model": model, "reference": reference, **found}
-
-        queries: dict[tuple[str, str], pa.Table] = {}
-        first, *others = self.names
-        found = {name: compare(name, first) for name in others}
+        comparison, queries = compare_models(self.metrics, measured, self._baselines())
         if self.output is not None:
-            save_table(pa.concat_tables(queries.values()), self.output / "queries.parquet")
-        return {
-            "reference": first,
-            **{key: {name: one[key] for name, one in found.items()} for key in COMPARED},
-            "previous": [compare(name, before) for before, name in pairwise(others)],
-            "repair": [
-                {"model": name, "reference": None} if plain is None else compare(name, plain)
-                for name, baselines in plain_before({} if self.weights else self.names).items()
-                for plain in baselines or (None,)
-            ],
-        }
+            save_table(queries, self.output / "queries.parquet")
+        return comparison
+
+    def _baselines(self) -> dict[str, list[str]]:
+        """Map models trained with records to those without, see `plain_before`; blends to those of equal weight."""
+        if not self.weights:
+            return plain_before(self.names)
+        baselines: dict[str, list[str]] = {}
+        for weight in sorted(set(self.weights.values()) - {0.0}):
+            baselines |= plain_before({name: self.names[name] for name, own in self.weights.items() if own == weight})
+        return {name: plain for name, plain in baselines.items() if plain}
 
     def _saved(self, name: str) -> Measured:
         folder = self._folder(name)
@@ -284,8 +269,8 @@ class Evaluation:
         for other, ranks in also.items():
             pairs = self.also[other]
             draws = Draws(len(pairs.images), self.options.resamples)
-            found = resample_retrieval(ranks_by_direction(ranks), pairs.caption_image, draws, ks=[1])
-            samples |= {f"{other}_{name}": found[name] for name in RECALL}
+            further = resample_retrieval(ranks_by_direction(ranks), pairs.caption_image, draws, ks=[1])
+            samples |= {f"{other}_{name}": further[name] for name in RECALL}
         if cases is not None:
             samples |= resample_compositional(cases, self.sets, self.options.resamples)
         return samples

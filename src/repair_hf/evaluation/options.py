@@ -9,6 +9,7 @@ from repair_hf.runtime.options import Bounded, EmbeddingOptions, UserError, need
 DEFAULTS = {  # source without a path; None: a path is needed
     "order": None,
     "sugarcrepe": None,
+    "sugarcrepe_pp": None,
     "winoground": "facebook/winoground",
     "vg_relation": "gowitheflow/ARO-Visual-Relation",
     "vg_attribution": "gowitheflow/ARO-Visual-Attribution",
@@ -33,9 +34,10 @@ class EvaluateOptions(EmbeddingOptions):
         "Further pairs, folders or Hub ids, to rank by themselves: what does a tuned model forget?",
         main=True,
     )
+    also_split: str = opt("test", "Split of the further pairs of --also; `all` uses every split.")
     blends: list[float] = opt(
         [],
-        "Weights from 0 (the base) to 1 (the tuned model): measure blends of two models, BASE and TUNED.",
+        "Weights from 0 (the base) to 1 (the tuned model): measure blends of the first model with each other one.",
         least=0,
         most=1,
     )
@@ -43,10 +45,10 @@ class EvaluateOptions(EmbeddingOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.blends and (len(self.model) != 2 or len(set(self.blends)) < len(self.blends)):
+        if self.blends and (len(self.model) < 2 or len(set(self.blends)) < len(self.blends)):
             raise UserError(
-                f"`blends` takes different weights, for two models: the base and one that was tuned from it; got "
-                f"{self.blends} for {len(self.model)} models."
+                "`blends` takes different weights, for two models or more: the base and those that were tuned from "
+                f"it; got {self.blends} for {len(self.model)} models."
             )
 
 
@@ -58,20 +60,18 @@ class CompositionalOptions(Bounded):
 
     compositional: list[str] = opt(
         [],
-        "Benchmarks: sugarcrepe=FOLDER, winoground, vg_relation, vg_attribution, order=FILE. See docs/evaluation.md.",
+        "Benchmarks: sugarcrepe=FOLDER, sugarcrepe_pp=FOLDER, winoground, vg_relation, vg_attribution, order=FILE.",
         main=True,
     )
     compositional_images: list[str] = opt([], "Folders of the benchmarks' photographs, such as COCO's val2017.")
-    compositional_subset: bool = opt(
-        False, "Evaluate only cases whose photographs are found, under the name NAME_subset."
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sources().keys() <= {"order"} and (self.compositional_images or self.compositional_subset):
+        has_photographs = bool({"sugarcrepe", "sugarcrepe_pp"} & self.sources().keys())
+        if self.compositional_images and not has_photographs:
             raise UserError(
-                "`compositional_images` and `compositional_subset` are for benchmarks of photographs, such as "
-                "sugarcrepe=FOLDER; add one to `compositional`, or leave them out."
+                "`compositional_images` are the photographs of sugarcrepe=FOLDER or sugarcrepe_pp=FOLDER; add one to "
+                "`compositional`, or leave them out."
             )
 
     def sources(self) -> dict[str, str]:
@@ -80,15 +80,16 @@ class CompositionalOptions(Bounded):
         Raises:
             UserError: If a benchmark is unknown or named twice, or lacks a path.
         """
-        found: dict[str, str] = {}
+        sources: dict[str, str] = {}
         for word in self.compositional:
             name, _, path = word.partition("=")
             if name not in DEFAULTS:
                 raise UserError(f"`compositional` takes {', '.join(DEFAULTS)}, got {name!r}.")
-            if (source := path or DEFAULTS[name]) is None:
+            source = path or DEFAULTS[name]
+            if source is None:
                 kind = "file of benchmarks/aro_order.py: order=FILE" if name == "order" else f"folder: {name}=FOLDER"
                 raise UserError(f"`compositional` {name} needs a {kind}.")
-            if name in found:
+            if name in sources:
                 raise UserError(f"`compositional` names {name} twice; evaluate each by itself.")
-            found[name] = source
-        return found
+            sources[name] = source
+        return sources

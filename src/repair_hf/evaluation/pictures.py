@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from itertools import product
 from math import prod
-from pathlib import Path, PurePath
+from pathlib import Path
 
 import numpy as np
 import PIL.Image
@@ -116,22 +114,5 @@ class Photographs:
         except UNDECODABLE as error:
             name = f"picture {row}" if isinstance(source, bytes) else source
             raise UserError(
-                f"{name} of a compositional benchmark cannot be decoded ({error}). Replace it, or remove the file and "
-                "evaluate the other cases with --compositional-subset."
+                f"{name} of a compositional benchmark cannot be decoded ({error}). Replace the file."
             ) from error
-
-
-def find_photographs(names: Sequence[str], folders: Sequence[Path]) -> dict[str, Path]:
-    """Map the names that are found to paths: in one of the folders, by the relative name or by its last part.
-
-    A name may lack the ending `.png`.
-    """
-    found: dict[str, Path] = {}
-    for name in names:
-        path = PurePath(name)
-        if path.is_absolute() or ".." in path.parts:  # a data file must not name files outside the folders
-            continue
-        for folder, part in product(folders, (name, path.name, f"{name}.png")):
-            if os.path.isfile(folder / part):  # no error for any name
-                found.setdefault(name, folder / part)
-    return found

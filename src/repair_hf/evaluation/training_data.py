@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -39,16 +40,15 @@ def plain_before(models: Mapping[str, Any]) -> dict[str, list[str]]:
     Args:
         models: The models by short name, in their order.
     """
-    found: dict[str, list[str]] = {}
+    baselines: dict[str, list[str]] = {}
     plain: dict[str, list[_Start]] = {}
     for name, model in models.items():
-        if not (starts := _starts(model)):
-            continue
-        if starts[0].has_records:
-            found[name] = [other for other, its_starts in plain.items() if _is_baseline(its_starts, starts)]
-        else:
+        starts = _starts(model)
+        if starts and starts[0].has_records:
+            baselines[name] = [other for other, its_starts in plain.items() if _is_baseline(its_starts, starts)]
+        elif starts:
             plain[name] = starts
-    return found
+    return baselines
 
 
 class _Start(NamedTuple):
@@ -61,15 +61,15 @@ class _Start(NamedTuple):
 
 def _starts(model: Any) -> list[_Start]:
     """Return the start of a model's newest training, then that of the one before it, and so on."""
-    found: list[_Start] = []
+    starts: list[_Start] = []
     steps: tuple[int | None, ...] = ()
     has_records = False
     for options in find_trainings(model).values():
         steps += (training_of(model)[2].get("steps"),)
         has_records |= uses_records(options)
-        found.append(_Start(options.get("model_digest") or options.get("model"), steps, has_records))
+        starts.append(_Start(options.get("model_digest") or options.get("model"), steps, has_records))
         model = options.get("model")
-    return found
+    return starts
 
 
 def _is_baseline(plain: Sequence[_Start], repaired: Sequence[_Start]) -> bool:
@@ -97,29 +97,45 @@ def check_unseen(images: Collection[str], place: str, models: Mapping[str, Any])
     Raises:
         UserError: If a model was trained on one of them.
     """
+    if not (Path(place) / FILE).is_file():
+        return dict.fromkeys(models, False)
+    table = _images_in(Path(place))
+    digests = table.filter(pc.is_in(table["id"], pa.array(list(images), pa.string())))["digest"].to_numpy()
     certain = {}
     for name, model in models.items():
-        sources: list[Path] = []  # the folders that name what it read: its own, and those of its records
-        for folder, options in find_trainings(model).items():
-            own = options.get("records") or []
-            sources += [folder, *map(Path, [own] if isinstance(own, str) else own)]
-        verdicts = [_have_common_images(source, Path(place), images) for source in sources]
-        if any(verdicts):
+        count = images_seen(model, digests)
+        if count:
             raise UserError(
                 f"`contrast` {place}: {name} was trained on pictures of this set. Make it in a split that no model "
                 "was trained on, such as test."
             )
-        certain[name] = bool(sources) and None not in verdicts
+        certain[name] = count == 0
     return certain
 
 
-def _have_common_images(source: Path, contrast: Path, images: Collection[str]) -> bool | None:
-    """Return whether a stage read pictures of a contrast set; None if a folder does not say what it read."""
-    if not (source / FILE).is_file() or not (contrast / FILE).is_file():
-        return None
-    seen, own = (
-        table.filter(pc.equal(table["kind"], "image"))
-        for table in (read_table(folder / FILE, needs=("kind", "id", "digest")) for folder in (source, contrast))
-    )
-    wanted = own.filter(pc.is_in(own["id"], pa.array(list(images), pa.string())))
-    return pc.any(pc.is_in(seen["digest"], wanted["digest"].combine_chunks())).as_py() or False
+def images_seen(model: Any, digests: np.ndarray) -> int | None:
+    """Count the images that a model was trained on, itself or the model that it started from.
+
+    Args:
+        model: The model.
+        digests: Of the images, (n,) uint64, as `Pairs.items` has them.
+
+    Returns:
+        How many of them; None if it is none, as far as is known, and a folder does not say what it read.
+    """
+    sources: list[Path] = []  # the folders that name what it read: its own, and those of its records
+    for folder, options in find_trainings(model).items():
+        records = options.get("records") or []
+        sources += [folder, *map(Path, [records] if isinstance(records, str) else records)]
+    known = [source for source in sources if (source / FILE).is_file()]
+    is_seen = np.zeros(len(digests), bool)
+    for source in known:
+        is_seen |= np.isin(digests, _images_in(source)["digest"].to_numpy())
+    count = int(is_seen.sum())
+    return count if count or (sources and len(known) == len(sources)) else None
+
+
+def _images_in(folder: Path) -> pa.Table:
+    """Return id and digest of each image that a stage read."""
+    table = read_table(folder / FILE, needs=("kind", "id", "digest"))
+    return table.filter(pc.equal(table["kind"], "image"))

@@ -72,7 +72,7 @@ def pack_records(
     with intact(folder, "Make the records again, or delete its summary.json"):
         card, pictures = dataset_card(folder, data, repo, records, dropped, license=license, judgements=judgements)
         files: dict[str, Path | bytes] = {"README.md": card.encode(), **StageFolder.of(folder).files()}
-    return Parcel("dataset", files | _parquet_of(data) | pictures, RECORD_FILES)
+    return Parcel("dataset", {**files, **_parquet_of(data), **pictures}, RECORD_FILES)
 
 
 def _parquet_of(folder: Path) -> dict[str, Path]:

@@ -126,13 +126,16 @@ def results_table(results: Results) -> str:
 
 def comparisons(results: Results) -> list[str]:
     """Describe how this model's R@1 differs from that of the models before it, and how those were trained."""
-    summary = results.run.summary
+    path = results.run.folder / "differences.json"
+    if not path.is_file():
+        return []
+    compared = read_json(path, needs=("reference", "differences", "repair"))
     differences = {}  # by the model that this one is compared with
-    if results.own in summary.get("differences", {}):
-        differences[summary["reference"]] = summary["differences"][results.own]
-    for comparison in (*summary.get("previous", ()), *summary.get("repair", ())):
-        if comparison["model"] == results.own and comparison["reference"] is not None:
-            differences[comparison["reference"]] = comparison["differences"]
+    if results.own in compared["differences"]:
+        differences[compared["reference"]] = compared["differences"][results.own]
+    for repair in compared["repair"]:
+        if repair["model"] == results.own and repair["reference"] is not None:
+            differences[repair["reference"]] = repair["differences"]
     return [
         f"against {results.name_of(name)} ({_training_of(name, results)}): "
         + ", ".join(

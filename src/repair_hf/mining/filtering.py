@@ -23,7 +23,7 @@ class FilterOptions(Bounded):
     max_score: float | None = opt(None, "Skip false positives whose cosine to the query is higher than this.")
     relative_margin: float | None = opt(
         None,
-        "Skip false positives whose cosine to the query exceeds (1 - relative_margin) x that of the ground truth.",
+        "Skip false positives whose cosine to the query exceeds gt - relative_margin x |gt|, gt: the ground truth's.",
     )
     limit: int | None = opt(
         None,
@@ -51,7 +51,8 @@ def filter_failures(failures: Dataset, options: FilterOptions, seed: int = 0) ->
     if options.max_score is not None:
         wanted["max_score"] = columns["fp_score"] <= options.max_score
     if options.relative_margin is not None:
-        wanted["relative_margin"] = columns["fp_score"] <= columns["gt_score"] * (1 - options.relative_margin)
+        most = columns["gt_score"] - columns["gt_score"].abs() * options.relative_margin
+        wanted["relative_margin"] = columns["fp_score"] <= most
     stays, left_out = np.ones(len(columns), bool), {}
     for name, some in wanted.items():
         left_out[name] = int((stays & ~some).sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from repair_hf.mining.failures import FILE, load_failures
 from repair_hf.mining.false_positives import draw_queries, find_false_positives, summarize, with_ids
 from repair_hf.mining.options import MiningOptions
 from repair_hf.mining.ranking import check_embeddings
+from repair_hf.mining.wrong import find_wrong
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.runtime.options import IN_MEMORY, UserError, expect, fill
@@ -92,6 +94,10 @@ class Mining:
         inputs = {"pairs_fingerprint": pairs.fingerprint, "model_digest": self.encoder.digest}
         if options.model == IN_MEMORY:  # who mined the failures
             inputs["model"] = self.encoder.origin or IN_MEMORY
+        if options.wrong is not None:
+            if not Path(options.wrong).is_file():
+                raise UserError(f"`wrong` {options.wrong} is no file; give a table with the columns query and wrong.")
+            inputs["wrong_digest"] = hashlib.sha256(Path(options.wrong).read_bytes()).hexdigest()
         needs = ("directions", "positives_by_equal_text")
         named: dict[str, Any] = {"items": pairs.items, "needs": needs, "writes": [FILE]}
         self.stage = Stage("mine", output, (pairs.source, options), inputs, **named)
@@ -133,8 +139,11 @@ class Mining:
         }
 
     def _search(self, vectors: tuple[np.ndarray, np.ndarray], positives: Truth) -> tuple[Dataset, dict[str, Any]]:
-        """Return the failures, and what the summary says of an index."""
+        """Return the failures, and what the summary says of an index or of a user's own failures."""
         options = self.options
+        if options.wrong is not None:
+            failures, counts = find_wrong(options.wrong, self.pairs, *vectors, positives)
+            return failures, {"wrong": counts}
         kept: Any = {"d_i2t": options.d_i2t, "d_t2i": options.d_t2i}
         how: Any = {"k_mine": options.k_mine, "device": self.encoder.device}
         if options.search != "exact":

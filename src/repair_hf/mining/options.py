@@ -26,6 +26,11 @@ class MiningOptions(TruthOptions, EmbeddingOptions):
         least=1,
         main=True,
     )
+    wrong: str | None = opt(
+        None,
+        "Table of your own failures, with the columns query and wrong: texts, ids or paths. Only these are ranked.",
+        main=True,
+    )
     seed: int = opt(0, "Seed that draws the queries of `max_queries`.", least=0, most=SEEDS - 1)
     search: Literal["exact", "ivf", "hnsw"] = opt(
         "exact",
@@ -36,6 +41,11 @@ class MiningOptions(TruthOptions, EmbeddingOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_sizes(self.k_mine, d_i2t=self.d_i2t, d_t2i=self.d_t2i)
+        if self.wrong is not None and (self.max_queries is not None or self.search != "exact"):
+            raise UserError(
+                f"`wrong` {self.wrong} names what is ranked; leave out `max_queries` ({self.max_queries}) and "
+                f"`search` ({self.search})."
+            )
 
 
 def check_sizes(k_mine: int, *, d_i2t: int, d_t2i: int) -> None:

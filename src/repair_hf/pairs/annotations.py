@@ -30,7 +30,7 @@ def read_annotations(file: Path, image_folder: Path, problems: Problems) -> List
     )
 
 
-def _listing(rows: Sequence[tuple[str, Path, list, str | None]]) -> Listing:
+def _listing(rows: Sequence[tuple[str, str, list, str | None]]) -> Listing:
     """List rows of an image's name, its file, its captions and its split."""
     images = image_files(file for _, file, _, _ in rows)
     cells = equal_cells(images, "image")
@@ -43,7 +43,7 @@ def _listing(rows: Sequence[tuple[str, Path, list, str | None]]) -> Listing:
 
 def _karpathy(images: list, folder: Path, problems: Problems) -> Listing:
     """COCO's images lie in their own folders (`filepath`), or all in one folder."""
-    rows: list[tuple[str, Path, list, str | None]] = []
+    rows: list[tuple[str, str, list, str | None]] = []
     has_folder = {path: os.path.isdir(folder / path) for path in set(map(_filepath, images))}
     for place, image in enumerate(images):
         match image:

@@ -18,6 +18,8 @@ from datasets import Dataset, Image, config
 from huggingface_hub import constants
 from huggingface_hub.file_download import repo_folder_name  # seen with huggingface_hub 1.33
 
+from repair_hf.runtime.redaction import printable
+
 CELLS_PER_READ = 256
 MIDDLE = 4096  # bytes
 
@@ -52,14 +54,14 @@ def file_within(name: str, folders: Iterable[str | Path]) -> Path:
         try:
             leads_to = Path(os.path.realpath(path))
         except ValueError as error:  # a name with a null byte, or with half of a surrogate pair
-            raise FileNotFoundError(f"{ascii(name)} is not a file name") from error
+            raise FileNotFoundError(f"'{printable(name)}' is not a file name") from error
         if leads_to.is_relative_to(os.path.realpath(folder)):
             is_inside = True
             if os.path.isfile(path):
                 return path
     if is_inside:
-        raise FileNotFoundError(f"{ascii(name)} does not exist")
-    raise OutsideFolder(f"{ascii(name)} lies outside the folder of its data")
+        raise FileNotFoundError(f"'{printable(name)}' does not exist")
+    raise OutsideFolder(f"'{printable(name)}' lies outside the folder of its data")
 
 
 def undecoded(rows: Dataset, column: str) -> Dataset:

@@ -7,7 +7,6 @@ takes the images whose ids have the smallest hashes. So an image keeps its place
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections import Counter
 from collections.abc import Sequence
 
@@ -15,8 +14,6 @@ from repair_hf.pairs.benchmarks import BenchmarkSplit, rows_of_benchmark
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.rows import Listing, Row
 from repair_hf.runtime.options import UserError
-
-logger = logging.getLogger(__name__)
 
 SAME = {"val": "validation", "validation": "val"}  # Karpathy's name of the split, and that of `datasets`
 PARTS = ("train", "validation", "test")  # of a source without splits
@@ -30,7 +27,7 @@ def rows_of_split(
     if wanted != ("all",) and rows:
         have = {row.split for row in rows if row.split is not None} if listing.has_splits else set(PARTS)
         wanted = [SAME[name] if name not in have and SAME.get(name) in have else name for name in wanted]
-        rows = rows if listing.has_splits else _with_parts(rows, wanted[0], source)
+        rows = rows if listing.has_splits else _with_parts(rows, wanted[0], problems)
         for row in rows:
             if row.split is None:
                 problems.add("no_split", row.image_id)
@@ -53,21 +50,17 @@ def draw_images(rows: list[Row], most: int | None) -> list[Row]:
     return [rows[place] for place in sorted(drawn)]
 
 
-def _with_parts(rows: list[Row], wanted: str, source: str) -> list[Row]:
+def _with_parts(rows: list[Row], wanted: str, problems: Problems) -> list[Row]:
     """Split images by a hash of their ids, or of their groups, and say so."""
     parts = [
         {8: "validation", 9: "test"}.get(int.from_bytes(_hash(row.group or row.image_id)) % 10, "train")
         for row in rows
     ]
     counts = Counter(parts)
-    logger.warning(
-        "%s names no splits (a lone `train` is none): %s of its %s images are used. Split by image: %s (%s). "
-        "--split all uses all images.",
-        source,
-        f"{counts[wanted]:,}",
-        f"{len(rows):,}",
-        " / ".join(f"{counts[part]:,}" for part in PARTS),
-        " / ".join(PARTS),
+    problems.warnings.append(
+        f"No splits are named (a lone `train` is none): {counts[wanted]:,} of its {len(rows):,} images are used. "
+        f"Split by image: {' / '.join(f'{counts[part]:,}' for part in PARTS)} ({' / '.join(PARTS)}). --split all uses "
+        "all images."
     )
     return [row._replace(split=part) for row, part in zip(rows, parts, strict=True)]
 

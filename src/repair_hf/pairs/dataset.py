@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset, DatasetDict, DatasetInfo, Features, Image, Value, concatenate_datasets
+from huggingface_hub import cached_assets_path
 
 from repair_hf.pairs.benchmarks import BenchmarkSplit, check_name
 from repair_hf.pairs.choosing import draw_images, rows_of_split
@@ -25,6 +26,7 @@ from repair_hf.pairs.rows import Listing, Row
 from repair_hf.pairs.sources import read_listing
 from repair_hf.runtime.items import Items, digest_each
 from repair_hf.runtime.options import IN_MEMORY, PairsOptions, UserError, expect
+from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import refuse_unfinished
 
 logger = logging.getLogger(__name__)
@@ -106,15 +108,15 @@ class Pairs:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of ids, groups, captions and pixels: equal for equal data in any folder, on any machine."""
-        digest = hashlib.sha256()
+        content = hashlib.sha256()
         names = [name for name in ("image_id", "group") if name in self.images.features]
         for column in (*(self.images[name] for name in names), self.captions["caption_id"]):
-            digest.update(digest_each(column[:]).tobytes())
+            content.update(digest_each(column[:]).tobytes())
         for kind in ("image", "caption"):
-            digest.update(self.items.digests[kind].tobytes())
+            content.update(self.items.digests[kind].tobytes())
         if not self.looks:
-            digest.update(content_digest(self.images).encode())
-        return digest.hexdigest()[:16]
+            content.update(content_digest(self.images).encode())
+        return content.hexdigest()[:16]
 
     @cached_property
     def items(self) -> Items:
@@ -191,7 +193,7 @@ def _load(options: PairsOptions, data: Dataset | DatasetDict | None) -> Pairs:
         expected = BenchmarkSplit(options.benchmark, name, source)
     splits = (split, "restval") if options.with_restval and split == "train" else (split,)
     listing = read_listing(options, data, splits, problems)
-    listing = merge_rows(listing, source, by_id_alone=expected is not None)
+    listing = merge_rows(listing, source, problems, by_id_alone=expected is not None)
     rows = rows_of_split(listing, splits, expected, problems, source)
     is_part = options.max_images is not None or options.max_captions is not None
     whole = (len(rows), sum(len(row.captions) for row in rows)) if is_part else None
@@ -241,8 +243,19 @@ def _report(problems: Problems, options: PairsOptions, *, is_empty: bool) -> Non
         raise UserError(f"`{source}` has {listed}. Repair them, or leave out `strict` to skip them.")
     if is_empty:
         raise UserError(f"`{source}` holds no usable image with a caption: {listed or 'it is empty'}.")
-    for problem in found:
-        logger.warning("%s: left out %s.", source, problem)
+    lines = [*problems.warnings, *(f"Left out {problem}." for problem in found)]
+    for line in lines if _is_new(source, lines) else [f"{lines[0]} {len(lines) - 1} more warnings as before."]:
+        logger.warning("%s: %s", source, line)
+
+
+def _is_new(source: str, lines: Sequence[str]) -> bool:
+    """Return whether these warnings are said in full: the first time, or if there is only one."""
+    if len(lines) < 2:
+        return True
+    mark = cached_assets_path("repair_hf", "warned") / digest([source, *lines])
+    is_new = not mark.exists()
+    mark.touch()
+    return is_new
 
 
 def _image_table(listing: Listing, rows: list[Row], looks: Sequence[Inspection], options: PairsOptions) -> Dataset:

@@ -8,7 +8,6 @@ img2dataset writes tars, texts or Parquet files, and beside them a Parquet file 
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -31,14 +30,13 @@ from datasets import (
 from datasets.data_files import sanitize_patterns
 from huggingface_hub import snapshot_download
 
+from repair_hf.pairs.captions import TEXT_FILE
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.tables import is_table, load_table
 from repair_hf.runtime.files import REPAIR, intact
 from repair_hf.runtime.hub_access import name_for_datasets
 from repair_hf.runtime.options import PairsOptions, UserError
 from repair_hf.runtime.texts import parse_yaml
-
-logger = logging.getLogger(__name__)
 
 KINDS = ("jpg", "jpeg", "png", "webp")  # names of files, and of columns of images
 SPLIT_OF_WORD = {"train": "train", "training": "train", "test": "test", "testing": "test", "eval": "test"}
@@ -53,7 +51,8 @@ def load_any(source: str) -> Dataset | DatasetDict:
     if _is_saved(source):
         return load_from_disk(source)
     if Path(source).is_dir():
-        return load_files(data_files(Path(source)), Problems())
+        problems = Problems()
+        return load_files(data_files(Path(source), problems), problems)
     return load_dataset(name_for_datasets(source))
 
 
@@ -89,7 +88,7 @@ def load_folder(path: Path, options: PairsOptions, problems: Problems) -> Datase
     rows = [_metadata(table, table.parent.relative_to(path), problems) for table in metadata]
     of_images = concatenate_datasets(rows) if rows else _with_texts(path)
     if of_images is None:
-        return load_files(data_files(path), problems, features)
+        return load_files(data_files(path, problems), problems, features)
     if unread := [file for file in _candidates(path) if file not in metadata]:
         raise UserError(
             f"`{path}` has captions beside its images, and {unread[0].relative_to(path)}, which is not read. Move it "
@@ -98,7 +97,7 @@ def load_folder(path: Path, options: PairsOptions, problems: Problems) -> Datase
     return _with_splits(of_images)
 
 
-def data_files(folder: Path) -> dict[str, list[Path]]:
+def data_files(folder: Path, problems: Problems) -> dict[str, list[Path]]:
     """List the data files of a folder and of the folders in it, by split.
 
     If a README.md has `configs`, they say which files are data, and of which split. Otherwise all are, and a word in
@@ -110,15 +109,15 @@ def data_files(folder: Path) -> dict[str, list[Path]]:
     """
     names = [file.relative_to(folder) for file in _candidates(folder)]
     declared = _declared(folder, names)
+    split_of_name: dict[PurePath, str | None] = {name: split_of(name) for name in names}
     if declared is not None:
-        split_of_name = declared
+        split_of_name = {**declared}
     else:
-        split_of_name = {name: split_of(name) for name in names}
         lacking = [name for name, split in split_of_name.items() if split is None]
         if 0 < len(lacking) < len(names):
-            logger.warning(
-                "%s: the names of %d of %d files say no split, such as %s; they are read as `train`.",
-                *(folder, len(lacking), len(names), lacking[0]),
+            problems.warnings.append(
+                f"The names of {len(lacking)} of {len(names)} files say no split, such as {lacking[0]}; they are read "
+                "as `train`."
             )
     if not split_of_name:
         content = "images, and no captions" if _images(folder) else "no data that can be read"
@@ -232,7 +231,7 @@ def _features_of_tars(options: PairsOptions) -> Features:
     # `datasets` infers columns from the first five samples; the images of others may be of other kinds
     images = (*KINDS, options.image_column) if options.image_column != PairsOptions.image_column else KINDS
     captions = options.caption_column.split(",") if options.caption_column != PairsOptions.caption_column else ()
-    texts = dict.fromkeys(("__key__", "txt", *(name.strip() for name in captions)), Value("string"))
+    texts = dict.fromkeys(("__key__", TEXT_FILE, *(name.strip() for name in captions)), Value("string"))
     return Features(dict.fromkeys(images, Image()) | texts)
 
 
@@ -256,7 +255,8 @@ def _with_texts(folder: Path) -> Dataset | None:
     if not any(file.with_suffix("") in texts for file in images):
         return None
     captions = [_text(texts.get(file.with_suffix(""))) for file in images]
-    return Dataset.from_dict({"image": [file.relative_to(folder).as_posix() for file in images], "caption": captions})
+    names = [file.relative_to(folder).as_posix() for file in images]
+    return Dataset.from_dict({"image": names, TEXT_FILE: captions})
 
 
 def _text(file: Path | None) -> str | None:

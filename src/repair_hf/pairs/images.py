@@ -26,6 +26,7 @@ from huggingface_hub import cached_assets_path
 
 from repair_hf.pairs.cells import undecoded
 from repair_hf.runtime.progress import Progress
+from repair_hf.runtime.redaction import printable
 
 # Pillow's errors for a file that it cannot decode: SyntaxError for broken PNG chunks, TypeError and AttributeError for
 # tags of the wrong type.
@@ -181,7 +182,7 @@ def read_cell(cell: dict) -> bytes:
     if cell["bytes"] is not None:
         return cell["bytes"]
     if not os.path.isfile(cell["path"] or ""):  # a device or a pipe may never end
-        raise FileNotFoundError(f"{ascii(cell['path'])} is not an image file on this machine")
+        raise FileNotFoundError(f"'{printable(str(cell['path']))}' is not an image file on this machine")
     if (size := os.path.getsize(cell["path"])) > MAX_BYTES:
         raise TooLarge(f"{cell['path']} has {size:,} bytes; at most {MAX_BYTES:,} are read")
     return Path(cell["path"]).read_bytes()

@@ -10,13 +10,14 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from repair_hf.pairs.images import ABSENT, inspect_images
+from repair_hf.pairs.problems import Problems, quoted
 from repair_hf.pairs.rows import Listing, Row
 from repair_hf.runtime.options import UserError
 
 logger = logging.getLogger(__name__)
 
 
-def merge_rows(listing: Listing, source: str, *, by_id_alone: bool) -> Listing:
+def merge_rows(listing: Listing, source: str, problems: Problems, *, by_id_alone: bool) -> Listing:
     """Merge rows of one id and, unless `by_id_alone`, of one image file or of equal bytes.
 
     The first of them gives id, image and split; all of them give captions. Some photographs of COCO stand in it under
@@ -26,7 +27,7 @@ def merge_rows(listing: Listing, source: str, *, by_id_alone: bool) -> Listing:
     Raises:
         UserError: If the source puts images of one group into several splits.
     """
-    rows = _with_own_ids(listing, source)
+    rows = _with_own_ids(listing, problems)
     owner: dict[int, str] = {}  # by cell
     if not by_id_alone:
         rows = [row._replace(image_id=owner.setdefault(row.cell, row.image_id)) for row in rows]
@@ -35,15 +36,15 @@ def merge_rows(listing: Listing, source: str, *, by_id_alone: bool) -> Listing:
     merged: dict[str, Row] = {}
     if several := _in_several_splits((row.image_id, row) for row in rows):
         name, splits = next(iter(several.items()))
-        logger.warning(
-            "%s: %s images stand in several splits, such as %a in %s. Each is kept only in that of its first row.",
-            *(source, f"{len(several):,}", name, " and ".join(splits)),
+        problems.warnings.append(
+            f"{len(several):,} images stand in several splits, such as {quoted(name)} in {' and '.join(splits)}. Each "
+            "is kept only in that of its first row."
         )
     for row in rows:
         first = merged.setdefault(row.image_id, row._replace(captions=[]))
         first.captions.extend(row.captions)
-    if len(merged) < len(rows):
-        named = (source, f"{len(rows):,}", f"{len(merged):,}")
+    if len(merged) < listing.n_rows:
+        named = (source, f"{listing.n_rows:,}", f"{len(merged):,}")
         logger.info("%s: merged %s rows into %s images; each keeps all of its captions.", *named)
     grouped = ((str(row.group), row) for row in merged.values() if row.group and row.split is not None)
     if torn := _in_several_splits(grouped):
@@ -63,7 +64,7 @@ def _in_several_splits(named_rows: Iterable[tuple[str, Row]]) -> dict[str, list[
     return {name: sorted(splits) for name, splits in found.items() if len(splits) > 1}
 
 
-def _with_own_ids(listing: Listing, source: str) -> list[Row]:
+def _with_own_ids(listing: Listing, problems: Problems) -> list[Row]:
     """Give images that share an id, but not their pixels, ids of their own: by split or, in one split, by pixels."""
     cells: dict[str, set[int]] = {}
     for row in listing.rows:
@@ -88,22 +89,14 @@ def _with_own_ids(listing: Listing, source: str) -> list[Row]:
             renamed[image_id] = row.image_id
         rows.append(row._replace(image_id=image_id))
     if several:
-        _warn(source, several, renamed)
+        example = min(several)
+        names = [name for name, image_id in renamed.items() if image_id == example]
+        problems.warnings.append(
+            f"Ids that name several images: {len(several):,}, such as {quoted(example)} for {len(names):,} images, "
+            f"which are kept apart as {', '.join(map(quoted, names[:3]))}{', ...' * (len(names) > 3)}. Set "
+            "`image_id_column` to a column with one value per image."
+        )
     return rows
-
-
-def _warn(source: str, several: set[str], renamed: dict[str, str]) -> None:
-    example = min(several)
-    names = [name for name, image_id in renamed.items() if image_id == example]
-    logger.warning(
-        "%s: ids that name several images: %s, such as %a for %s images, which are kept apart as %s. "
-        "Set `image_id_column` to a column with one value per image.",
-        source,
-        f"{len(several):,}",
-        example,
-        f"{len(names):,}",
-        ", ".join(map(ascii, names[:3])) + ", ..." * (len(names) > 3),
-    )
 
 
 def _with_joined_groups(rows: Sequence[Row]) -> list[Row]:

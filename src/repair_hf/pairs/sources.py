@@ -6,44 +6,43 @@ No image is decoded here. A row that does not fit the format is collected as a p
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from datasets import (
     Dataset,
     DatasetDict,
     DatasetInfo,
-    Image,
-    LargeList,
-    List,
     concatenate_datasets,
 )
 from datasets.exceptions import DatasetsError
-from datasets.features.features import require_decoding  # seen with datasets 5.2
 from yaml import YAMLError
 
 from repair_hf.pairs.annotations import read_annotations
+from repair_hf.pairs.captions import captions_of
 from repair_hf.pairs.cells import OutsideFolder, anchored, equal_cells, misplaced, own_folders, undecoded
+from repair_hf.pairs.columns import caption_columns, check_columns, image_columns, with_ids, with_images
 from repair_hf.pairs.fetching import fetch_images, is_address
-from repair_hf.pairs.folders import KINDS, load_pairs_of
+from repair_hf.pairs.folders import load_pairs_of
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.rows import (
-    BYTES,
-    ID_COLUMNS,
-    MAYBE_IDS,
     TEXTS,
     Listing,
     Row,
+    encoded,
+    file_names,
     image_files,
     image_ids,
     located,
     name_in,
     plain_texts,
+    without_numbers,
 )  # fmt: skip
-from repair_hf.pairs.tables import IMAGE, TABLES, is_table, load_table
-from repair_hf.pairs.wording import lists_in, without_numbers
+from repair_hf.pairs.tables import TABLES, is_table, load_table
+from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.options import PairsOptions, UserError
 
 logger = logging.getLogger(__name__)
@@ -73,7 +72,8 @@ def read_listing(
         _refuse(options, OF_HUB, "the Hub")
     parts = _load_parts(options, data, problems)
     folder = Path.cwd() if data is not None else path if path.is_dir() else path.parent
-    return _list_rows(parts, options, splits, problems, folder, None if is_here else own_folders(options.pairs))
+    rows = _rows_of(parts, options, splits, takes_paths=is_here)
+    return _list_rows(rows, options, problems, folder, None if is_here else own_folders(options.pairs))
 
 
 def _refuse(options: PairsOptions, names: Sequence[str], right: str) -> None:
@@ -135,15 +135,6 @@ def _in_one_piece(data: Dataset) -> Dataset:
     return whole if data._indices is None else whole.select(data._indices.column(0).to_numpy())
 
 
-def _with_images(rows: Dataset, columns: Sequence[str]) -> Dataset:
-    """Let columns of image files, as bytes or as structs of bytes and path, be columns of images."""
-    for column in columns:
-        kind = rows.features.get(column)
-        if kind in BYTES or isinstance(kind, dict) and {"bytes"} <= set(kind) <= {"bytes", "path"}:
-            rows = rows.cast_column(column, Image())
-    return rows
-
-
 def _images(rows: Dataset, columns: Sequence[str]) -> Dataset:
     """Return the image of each row, undecoded: that of the first of some columns which holds one."""
     of_columns = [undecoded(rows, name).rename_columns({name: "image"}) for name in columns]
@@ -152,108 +143,117 @@ def _images(rows: Dataset, columns: Sequence[str]) -> Dataset:
     return images if len(columns) == 1 else images.select(has.argmax(0) * len(rows) + np.arange(len(rows)))
 
 
-def _list_rows(
-    parts: dict[str, Dataset],
-    options: PairsOptions,
-    splits: Sequence[str],
-    problems: Problems,
-    folder: Path,
-    own: Sequence[Path] | None = None,
-) -> Listing:
-    """List the rows of the splits `parts` of a table or dataset.
+class _Rows(NamedTuple):
+    """The rows of the splits that are read."""
 
-    A row without an id is named by its path or address, or else by its split and number. A column `split` gives the
-    splits of a dataset that has only one. A lone split named `train` counts as no splits: `datasets` uses that name
-    for data without splits.
+    table: Dataset  # the columns of images and captions, and the others that are needed
+    images: list[str]  # names of columns
+    captions: list[str]
+    names: np.ndarray  # each row's split and number, (N,)
+    splits: list[str | None]  # (N,)
 
-    Relative paths start in `folder`, texts in `options.image_folder` if that is set. `own` are the folders that hold
-    the files of a dataset of the Hub, and None for the user's own data, which may name any file.
+    @property
+    def others(self) -> list[str]:
+        return [name for name in self.table.column_names if name not in (*self.images, *self.captions)]
+
+
+def _rows_of(parts: dict[str, Dataset], options: PairsOptions, splits: Sequence[str], *, takes_paths: bool) -> _Rows:
+    """Join the splits that are wanted, with the columns that are needed.
+
+    A column `split` gives the splits of a dataset that has only one. A lone split named `train` counts as no splits:
+    `datasets` uses that name for data without splits.
     """
     wanted = parts
     if splits[0] in parts and len(parts) > 1 and options.group is None:
         wanted = {name: parts[name] for name in splits if name in parts}
     known = next(iter(wanted.values())).column_names
-    columns, captions = _image_columns(options.image_column, known), _caption_columns(options.caption_column, known)
-    wanted = {name: _with_images(part, columns) for name, part in wanted.items()}
+    columns, captions = image_columns(options.image_column, known), caption_columns(options.caption_column, known)
+    wanted = {name: with_images(part, columns) for name, part in wanted.items()}
     for part in wanted.values():
-        _check_columns(part, options, columns, captions, takes_paths=own is None)
+        check_columns(part, options, columns, captions, takes_paths=takes_paths)
     needed = [name for name in (*columns, *captions, options.image_id_column, options.group) if name]
-    rows = concatenate_datasets([part.select_columns(_with_ids(part, needed)) for part in wanted.values()])
-    names = [f"{name}-{row:07d}" for name, part in wanted.items() for row in range(len(part))]
-    lone = list(parts) == ["train"]
-    of_rows = [None if lone else name for name, part in wanted.items() for _ in range(len(part))]
-    of_rows = plain_texts(rows, "split") if len(parts) == 1 and "split" in rows.features else of_rows
-    start = Path(options.image_folder or folder).absolute()
-    if rows.features[columns[0]] in TEXTS:
-        texts = without_numbers(rows[columns[0]][:])
-        names = [text or name for text, name in zip(texts, names, strict=True)]
-        images, lost = _files(texts, start, problems)
+    table = concatenate_datasets([part.select_columns(with_ids(part, needed)) for part in wanted.values()])
+    names = np.array([f"{name}-{row:07d}" for name, part in wanted.items() for row in range(len(part))], object)
+    if len(parts) == 1 and "split" in table.features:
+        of_rows = plain_texts(table, "split")
     else:
-        images = _images(anchored(rows, columns, folder), columns)
+        lone = [*parts] == ["train"]
+        of_rows = [None if lone else name for name, part in wanted.items() for _ in range(len(part))]
+    return _Rows(table, columns, captions, names, of_rows)
+
+
+def _list_rows(
+    rows: _Rows, options: PairsOptions, problems: Problems, folder: Path, own: Sequence[Path] | None
+) -> Listing:
+    """List rows. Those that name one image file, and are equal but for their captions, are one.
+
+    An image without an id is named by its path, address or file name, or else by its split and number.
+    Relative paths start in `folder`, texts in `options.image_folder` if that is set. `own` are the folders that hold
+    the files of a dataset of the Hub, and None for the user's own data, which may name any file.
+    """
+    column, start = rows.images[0], Path(options.image_folder or folder).absolute()
+    is_named = rows.table.features[column] in TEXTS
+    number: np.ndarray = np.arange(len(rows.table))
+    paths: list[str | None] = []
+    if is_named:
+        number, paths = _numbered(rows)
+    captions = captions_of(rows.table, rows.captions, number, options.pairs)
+    first = np.unique(number, return_index=True)[1]  # a row of each number
+    table, names = rows.table.select_columns([*rows.images, *rows.others]).select(first), rows.names[first].tolist()
+    if is_named:
+        names = [path or name for path, name in zip(paths, names, strict=True)]
+        images, lost = _files(paths, start, problems)
+        cells = equal_cells(images, "image")
+        lost |= _placeholders(names, cells, captions, problems)
+    else:
+        images = _images(anchored(table, rows.images, folder), rows.images)
         lost = set() if own is None else _outside(images, own, names, problems)
-    cells = equal_cells(images, "image")
-    ids = image_ids(rows.remove_columns(columns), options.image_id_column, names, cells)
+        cells = equal_cells(images, "image")
+        names = file_names(images, cells) or names
+    ids = image_ids(table.remove_columns(rows.images), options.image_id_column, names, cells)
     ids = [name_in(start, image_id) for image_id in ids]
-    groups = [None] * len(rows) if options.group is None else plain_texts(rows, options.group)
-    listed = map(Row, range(len(rows)), ids, cells, _captions(rows, captions, options.pairs), of_rows, groups)
-    return Listing(images, [row for row in listed if row.image not in lost])
+    groups = [None] * len(table) if options.group is None else plain_texts(table, options.group)
+    splits = [rows.splits[place] for place in first]
+    listed = map(Row, range(len(table)), ids, cells, captions, splits, groups)
+    return Listing(images, [row for row in listed if row.image not in lost], len(number))
 
 
-def _image_columns(named: str, found: Sequence[str]) -> list[str]:
-    kinds = [name for name in KINDS if name in found]
-    return (
-        kinds if kinds and (named in kinds or named == PairsOptions.image_column and named not in found) else [named]
-    )
+def _numbered(rows: _Rows) -> tuple[np.ndarray, list[str | None]]:
+    """Number rows, (N,), so that those of one image with equal ids, split and group share a number.
+
+    Numbers are in the order of their first rows. The path of each number's image is returned, too.
+    """
+    code, paths = encoded(rows.table.with_format("arrow")[rows.images[0]][:])
+    code = np.array(pd.factorize(np.array([*without_numbers(paths), None], object))[0])[code]
+    paths = list(dict.fromkeys(without_numbers(paths)))
+    number = np.where(code < 0, len(paths) + np.arange(len(code)), code)  # rows without an image stay apart
+    others = [encoded(rows.table.with_format("arrow")[name][:])[0] for name in rows.others]
+    for other in (*others, pd.factorize(np.array(rows.splits, object))[0]):
+        number = pd.factorize(number * (other.max(initial=0) + 2) + other + 1)[0]
+    number = pd.factorize(number)[0]
+    first = np.unique(number, return_index=True)[1]
+    return number, [None if code[row] < 0 else paths[code[row]] for row in first]
 
 
-def _caption_columns(named: str, found: Sequence[str]) -> list[str]:
-    usual = [name for name in ("captions", "txt") if name in found]
-    if named == PairsOptions.caption_column and named not in found and usual:
-        return usual[:1]
-    return [named] if named in found else _named(named)
-
-
-def _named(columns: str) -> list[str]:
-    return [name.strip() for name in columns.split(",")]
-
-
-def _check_columns(
-    rows: Dataset, options: PairsOptions, images: Sequence[str], captions: Sequence[str], *, takes_paths: bool
-) -> None:
-    asked: list[tuple[str, str | None]] = [("image_column", name) for name in images]
-    asked += [("caption_column", name) for name in captions]
-    asked += [("image_id_column", options.image_id_column), ("group", options.group)]
-    for option, column in asked:
-        if column is not None and column not in rows.features:
-            remedy = _remedy(options.pairs, option, rows.column_names)
-            raise UserError(f"`{options.pairs}` has no column `{column}`; it has {rows.column_names}. {remedy}")
-    image = rows.features[images[0]]
-    if not isinstance(image, Image) and not (image in TEXTS and takes_paths):
-        raise UserError(
-            f"Column `{images[0]}` of `{options.pairs}` holds {image}; it must hold image files: their "
-            "bytes, paths, or `datasets.Image()`. Set `image_column` to such a column."
-        )
-    for name in captions:
-        caption = rows.features[name]
-        inner = caption.feature if isinstance(caption, List | LargeList) else caption
-        if inner not in TEXTS:
-            raise UserError(
-                f"Column `{name}` of `{options.pairs}` holds {caption}; it must hold a string or a list of strings."
-            )
-
-
-def _remedy(source: str, option: str, columns: Sequence[str]) -> str:
-    if is_table(source) and any(map(IMAGE.fullmatch, columns)):
-        return "Write the names of the columns into its first line."
-    if option == "caption_column" and set(columns) <= {"image", "label"}:
-        return "Put a captions.jsonl, or a text of the same name as each image, beside the images."
-    return f"Set `{option}`."
-
-
-def _with_ids(rows: Dataset, needed: Sequence[str]) -> list[str]:
-    others = [name for name in (*ID_COLUMNS, *MAYBE_IDS, "split") if name in rows.features]
-    # what decodes would open files
-    return list(dict.fromkeys((*needed, *(name for name in others if not require_decoding(rows.features[name])))))
+def _placeholders(
+    names: Sequence[str], cells: Sequence[int], captions: Sequence[list[str | None]], problems: Problems
+) -> set[int]:
+    """Return the rows whose addresses give one picture for different captions: it may say that theirs is gone."""
+    rows_of: dict[int, list[int]] = {}
+    for row, (name, cell) in enumerate(zip(names, cells, strict=True)):
+        if is_address(name):
+            rows_of.setdefault(cell, []).append(row)
+    lost: set[int] = set()
+    for rows in rows_of.values():
+        texts = {
+            name: {bare_caption(text) for row in rows if names[row] == name for text in captions[row] if text}
+            for name in {names[row] for row in rows}
+        }
+        if len(set(map(frozenset, texts.values()))) > 1:
+            lost |= set(rows)
+            for row in rows:
+                problems.add("placeholder_image", names[row])
+    return lost
 
 
 def _outside(images: Dataset, own: Sequence[Path], names: list[str], problems: Problems) -> set[int]:
@@ -267,7 +267,7 @@ def _outside(images: Dataset, own: Sequence[Path], names: list[str], problems: P
 def _files(texts: list[str | None], folder: Path, problems: Problems) -> tuple[Dataset, set[int]]:
     """Return the image files that paths and addresses name, and the rows whose images cannot be downloaded."""
     fetched = fetch_images(text for text in texts if text and is_address(text))
-    paths: list[Path | None] = []
+    paths: list[str | Path | None] = []
     lost = set()
     for row, text in enumerate(texts):
         file, fault = fetched.get(text or "", (None, None))
@@ -278,19 +278,3 @@ def _files(texts: list[str | None], folder: Path, problems: Problems) -> tuple[D
     if lost and len(lost) == len(texts):
         raise UserError(f"No image can be used: {'; '.join(map(str, problems.found()))}.")
     return image_files(paths), lost
-
-
-def _captions(rows: Dataset, columns: Sequence[str], source: str) -> Iterator[list[Any]]:
-    """Yield the captions of each row, of all columns."""
-    found = []
-    for name in columns:
-        texts: list[Any] = rows[name][:]
-        if rows.features[name] in TEXTS:
-            lists = lists_in(texts)
-            if lists is not None:
-                logger.info("%s: column `%s` holds lists as text, which are read as lists.", source, name)
-            texts = lists or [[text] for text in texts]
-        found.append(texts)
-    return (
-        [text for some in of_row for text in ([None] if some is None else some)] for of_row in zip(*found, strict=True)
-    )

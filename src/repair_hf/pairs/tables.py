@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Sequence
+from glob import escape
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-from datasets import Dataset, Features, List, Value
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+from datasets import Dataset
 
 from repair_hf.pairs.problems import Problems
 from repair_hf.runtime.files import read_lines
@@ -20,9 +25,9 @@ from repair_hf.runtime.texts import parse_json
 SEPARATED = (".csv", ".tsv", ".txt", ".token")
 TABLES = (*SEPARATED, ".jsonl", ".parquet")
 SEPARATORS = ",;|\t"
-MOST_LINES = 100  # of one caption
-FAR_LONGER, LONG = 20, 1000  # than the median of its column, and in letters
-IMAGE = re.compile(r"\S+://\S+|.+\.(jpe?g|png|webp|gif|bmp|tiff?|avif)(#\d+)?", re.IGNORECASE)  # an address, a file
+QUOTING = ",;"  # tables with these separators quote cells as RFC 4180 says; others have no quotation marks
+ENDINGS = r"\.(?:jpe?g|png|webp|gif|bmp|tiff?|avif)(?:#\d+)?"
+IMAGE = re.compile(rf"\S+://\S+|.+{ENDINGS}", re.IGNORECASE)  # an address, a file
 _FLICKR8K = re.compile(r"\S+#\d+\t")  # Flickr8k.token.txt begins without a header
 
 
@@ -36,124 +41,142 @@ def is_table(source: str | Path) -> bool:
 
 
 def load_table(file: Path, problems: Problems) -> Dataset:
-    """Load a table with its values as texts or, where a cell of the column holds a list, as lists of texts.
+    """Load a table. Separated values are strings; columns of one name become one column of lists.
+
+    A line of JSON that is no object is left out and reported.
 
     Raises:
-        UserError: If it cannot be read, or has no row.
+        UserError: If it cannot be read, a line does not fit the header, or there is no row.
     """
     kind, remedy = file.suffix.lower(), "Repair the file, or make it again."
     try:
         if kind == ".parquet":
-            return Dataset.from_parquet(str(file))
-        lines: Iterator[tuple[int, Any]]
-        if kind == ".json":
-            lines = enumerate(parse_json(file.read_bytes()), start=1)
+            rows = Dataset.from_parquet(escape(str(file.absolute()))) if pq.read_metadata(file).num_rows else []
+        elif kind in SEPARATED:
+            rows = in_memory(_read_separated(file))
         else:
-            lines = _separated(file) if kind in SEPARATED else read_lines(file)
-        numbered = []
-        for number, row in lines:
-            if isinstance(row, dict):
-                numbered.append((number, row))
-            else:
-                problems.add("malformed_row", f"line {number}")
-        too_long = _too_long([row for _, row in numbered]) if kind in SEPARATED else set()
-        for place in sorted(too_long):
-            problems.add("too_long_cell", f"line {numbered[place][0]}")
-        rows = [row for place, (_, row) in enumerate(numbered) if place not in too_long]
+            lines = enumerate(parse_json(file.read_bytes()), start=1) if kind == ".json" else read_lines(file)
+            rows = _from_objects(lines, problems)
     except (OSError, ValueError, pa.ArrowException) as error:
+        if isinstance(error, UserError):
+            raise
         reason = " ".join(str(error).split())[:300].rstrip(".")
-        if "codec can't decode" in reason:
-            known = "utf-16" if re.search("0xf[ef] in position 0", reason) else "latin1"
+        if "codec can't decode" in reason or "invalid UTF8" in reason:
+            with file.open("rb") as content:
+                known = "utf-16" if content.read(2) in (b"\xff\xfe", b"\xfe\xff") else "latin1"
             remedy = f"Save it as UTF-8: `iconv -f {known} -t utf-8 {file.name} > utf8{kind}`."
         raise UserError(f"{file} cannot be read as a table: {reason}. {remedy}") from error
-    if not rows:
+    if not len(rows):
         form = '{"image": "x.jpg", "captions": ["a dog", "a brown dog"]}'
         raise UserError(f"{file} has no usable row; each needs an image and a caption. In JSON Lines: {form}.")
-    names = dict.fromkeys(name for row in rows for name in row if "\0" not in name)  # no name of a column in Arrow
-    columns = {name: [row.get(name) for row in rows] for name in names}
-    has_lists = {name: any(isinstance(value, list) for value in values) for name, values in columns.items()}
-    features = {name: List(Value("string")) if has_lists[name] else Value("string") for name in names}
-    made = {name: [(_texts if has_lists[name] else _text)(value) for value in columns[name]] for name in names}
-    return Dataset.from_dict(made, features=Features(features))
+    return rows
 
 
-def _separated(file: Path) -> Iterator[tuple[int, dict[str, str] | None]]:
-    """Yield the number of each row's last line, and the row; None for one with too few or too many cells."""
+def in_memory(table: pa.Table) -> Dataset:
+    """Make a dataset of a table, without the fingerprint for which `datasets` would copy and hash it."""
+    return Dataset(table, fingerprint=secrets.token_hex(8))
+
+
+def _read_separated(file: Path) -> pa.Table:
+    """Read separated values; the header decides about the separator, and a comma comes before others as frequent."""
     with file.open(encoding="utf-8-sig", newline="") as text:
-        lines = list(text)
-    if lines and _FLICKR8K.match(lines[0]):
-        lines.insert(0, "image\tcaption\n")
-    # the header decides, and a comma comes before others that are as frequent in it
-    separator = max(SEPARATORS, key=lines[0].count) if lines else ","
-    rows = _cells(lines, separator)
-    names = [name.strip() for name in next(rows, (0, []))[1]]
-    for number, cells in rows:
-        if cells:
-            yield number, dict(zip(names, cells, strict=True)) if len(cells) == len(names) else None
+        header = text.readline()
+    has_header = _FLICKR8K.match(header) is None
+    header = header if has_header else "image\tcaption"
+    separator = max(SEPARATORS, key=header.count)
+    names = [name.strip() for name in next(csv.reader([header], delimiter=separator), [])]
+    has_quotes = separator in QUOTING
+    try:
+        table = pyarrow.csv.read_csv(
+            file,
+            read_options=pyarrow.csv.ReadOptions(column_names=names, skip_rows=int(has_header)),
+            parse_options=pyarrow.csv.ParseOptions(
+                delimiter=separator, quote_char='"' if has_quotes else False, newlines_in_values=has_quotes
+            ),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
+            ),
+        )
+    except pa.ArrowInvalid:
+        if bad := _misfit(file, names, separator):
+            line, count = bad
+            remedy = (
+                f"Enclose each cell that holds `{separator}` in quotation marks, or write the table with tabs."
+                if has_quotes
+                else f"Remove {separator!r} from its cells, or write the table with commas and quotation marks."
+            )
+            heads = f"{len(names)} ({', '.join(names)})"
+            raise UserError(f"{file}, line {line} has {count} cells, and the header has {heads}. {remedy}") from None
+        raise
+    _check_quotes(table, file, separator)
+    return _joined(table, names)
 
 
-def _too_long(rows: list[dict[str, str]]) -> set[int]:
-    """Return the rows with a cell that is far longer than those of its column: it may hold other rows."""
-    found = set()
-    for name in rows[0] if rows else ():
-        sizes = [len(row[name]) for row in rows]
-        most = max(LONG, FAR_LONGER * median(sizes))
-        found |= {place for place, size in enumerate(sizes) if size > most}
-    return found
+def _misfit(file: Path, names: Sequence[str], separator: str) -> tuple[int, int] | None:
+    """Return the number and the count of cells of the first line that does not fit the header."""
+    with file.open(encoding="utf-8-sig", newline="") as text:
+        has_quotes = separator in QUOTING
+        reader = csv.reader(text, delimiter=separator, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE)
+        line = 1
+        for row in reader:
+            if row and len(row) != len(names):
+                return line, len(row)
+            line = reader.line_num + 1
+    return None
 
 
-def _cells(lines: list[str], separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of each row's last line, and its cells.
-
-    Many tables are written without quoting. There a caption may begin with a quotation mark, and a usual reader takes
-    all rows to the next mark as one caption. So a mark quotes only if it is closed at the end of its cell, and not
-    around rows: lines that name images, if its own line does, else lines of equally many cells. In a table that is not
-    separated by , or ; it also has to be closed on its line, in all rows.
-    """
-
-    def unquoted(line: str) -> list[str]:
-        return line.rstrip("\r\n").split(separator)
-
-    def are_rows(lines: list[str]) -> bool:
-        named = [any(IMAGE.fullmatch(cell.strip(' "')) for cell in unquoted(line)) for line in lines]
-        return named[0] if any(named[1:]) else not named[0] and len({len(unquoted(line)) for line in lines}) == 1
-
-    has_quotes, at = separator in ",;" or _has_quotes(lines, separator), 0
-    while at < len(lines):
-        used, cells = 1, unquoted(lines[at]) if lines[at].strip() else []
-        if has_quotes and '"' in lines[at]:
-            block = lines[at : at + MOST_LINES]
-            reader = csv.reader(block, delimiter=separator, strict=True)
-            try:
-                quoted = next(reader)
-            except csv.Error:  # also an open mark at the end of the block
-                quoted = cells
-            if quoted is not cells and (reader.line_num == 1 or not are_rows(block[: reader.line_num])):
-                used, cells = reader.line_num, quoted
-        at += used
-        yield at, cells
+def _check_quotes(table: pa.Table, file: Path, separator: str) -> None:
+    """Raise an error if a mark encloses other rows, or if a table that takes no quotation marks is quoted."""
+    if separator in QUOTING:  # a later line of the cell holds the name of an image
+        pattern = rf"(?i)\n(?:[^\n]*{separator})?[^\n{separator}]*{ENDINGS}[\"\s]*(?:{separator}|\n|$)"
+        fault = "a quotation mark that encloses other rows"
+        remedy = "Enclose this caption in marks and double its own, or write the table with tabs."
+    else:
+        pattern = r'^"(?:[^"]|"")*""(?:[^"]|"")*"$'
+        fault = f"a cell in quotation marks, which a table with {separator!r} takes for a part of the caption"
+        remedy = "Write the table with commas."
+    for column in table.columns:
+        if (place := pc.index(pc.match_substring_regex(column, pattern), True).as_py()) >= 0:
+            cell = column[place].as_py().splitlines()[0][:60]
+            raise UserError(f"{file}, row {place + 1} has {fault}: {cell!r}. {remedy}")
 
 
-def _has_quotes(lines: list[str], separator: str) -> bool:
-    """Return whether marks quote: each is closed on its line, and no column has needless ones beside cells without."""
-    cell = re.compile(rf'("(?:[^"]|"")*"|[^{re.escape(separator)}]*)(?:{re.escape(separator)}|$)')
-    marked, bare = set(), set()  # columns
-    for line in lines[1:]:
-        try:
-            next(csv.reader([line], delimiter=separator, strict=True), None)
-        except csv.Error:
-            return False
-        for column, text in enumerate(cell.findall(line.rstrip("\r\n"))):
-            if not text.startswith('"'):
-                bare |= {column} if text else set()
-            elif separator not in text and '"' not in text[1:-1]:
-                marked.add(column)
-    return not marked & bare
+def _joined(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Return a table whose columns of one name are one column of lists; columns without a name are left out."""
+    columns = {}
+    for name in dict.fromkeys(filter(None, names)):
+        parts = [column for column, other in zip(table.columns, names, strict=True) if other == name]
+        if len(parts) == 1:
+            columns[name] = parts[0]
+            continue
+        cells = pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.string())
+        by_row = np.arange(len(cells)).reshape(len(parts), -1).T.ravel()
+        offsets = np.arange(0, len(cells) + 1, len(parts), dtype=np.int32)
+        columns[name] = pa.ListArray.from_arrays(offsets, cells.take(by_row).combine_chunks())
+    return pa.table(columns)
 
 
-def _text(value: Any) -> str | None:
-    return None if value is None or isinstance(value, dict) else str(value)
+def _from_objects(lines: Iterator[tuple[int, Any]], problems: Problems) -> Dataset:
+    """Make rows of JSON objects; anything else is left out."""
+    objects = []
+    for number, row in lines:
+        if isinstance(row, dict):
+            objects.append(row)
+        else:
+            problems.add("malformed_row", f"line {number}")
+    names = dict.fromkeys(name for row in objects for name in row if "\0" not in name)  # no name of a column in Arrow
+    return in_memory(pa.table({name: _column([row.get(name) for row in objects]) for name in names}))
 
 
-def _texts(value: Any) -> list[str | None]:
-    return [_text(each) for each in value] if isinstance(value, list) else [_text(value)]
+def _column(values: list[Any]) -> pa.Array:
+    """Make a column of values of JSON: of lists of strings or of strings, if it holds one, or else of numbers."""
+    if any(isinstance(value, list) for value in values):
+        lists = [value if isinstance(value, list) else [value] for value in values]
+        texts = [[text if isinstance(text, str) else None for text in texts] for texts in lists]
+        return pa.array(texts, pa.list_(pa.string()))
+    if any(isinstance(value, str) for value in values):
+        return pa.array([value if isinstance(value, str) else None for value in values], pa.string())
+    try:
+        return pa.array([None if isinstance(value, dict) else value for value in values])
+    except (pa.ArrowException, OverflowError):  # numbers of several kinds, or above 64 bits
+        return pa.array([None if value is None else str(value) for value in values])

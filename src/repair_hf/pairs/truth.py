@@ -57,7 +57,12 @@ class Truth:
         self.made_for_image = np.full(len(wording), -1) if made_for_image is None else made_for_image
         self.n_classes = int(self.image_class.max()) + 1
         self.keys = np.unique(self._key(images, texts))
-        self.most_classes = int(np.bincount(self.keys // self.n_classes).max(initial=0))  # of one wording
+        self.n_wordings = int(self.wording.max()) + 1
+        matching_wording, matching_class = np.divmod(self.keys, self.n_classes)
+        most_classes = int(np.bincount(matching_wording).max(initial=0))  # of one wording: a label may have thousands
+        most_wordings = int(np.bincount(matching_class).max(initial=0))  # of one class
+        self.looks_up_classes = most_classes <= most_wordings  # of each wording, else wordings of each class
+        self.most_linked = min(most_classes, most_wordings)
         self.has_edits = bool((self.made_for_text >= 0).any() and (self.made_for_image >= 0).any())
         self._on: dict[torch.device, tuple[Tensor, ...]] = {}
 
@@ -91,32 +96,20 @@ class Truth:
 
         All shapes follow from n and m, so a training step does not wait here for its GPU.
         """
-        classes, wording, for_text, for_image, keys = self._tables(images.device)
+        image_class, wording, for_text, for_image, keys = self._tables(images.device)
 
         def matches(images: Tensor, texts: Tensor) -> Tensor:
-            """Look up (n,) images and (m,) captions by class: each class of an image has one row in `found`."""
-            n, nowhere = len(images), self.n_classes + 1
-            of_image = torch.where(
-                images < 0, self.n_classes, classes[images.clamp(min=0)]
-            )  # a class without captions
-            base = torch.where(texts < 0, -self.n_classes, wording[texts.clamp(min=0)] * self.n_classes)  # (m,)
-            first, stop = torch.searchsorted(keys, torch.stack([base, base + self.n_classes]))
-            at = first[:, None] + torch.arange(self.most_classes, device=texts.device)  # (m, most_classes)
-            wanted = keys[at.clamp(max=len(keys) - 1)] - base[:, None]  # the classes that match each caption
-            row_of = torch.full((nowhere + 1,), n, device=images.device)  # a row that is left out below
-            row_of[of_image] = torch.arange(n, device=images.device)
-            row = row_of[torch.where(at < stop[:, None], wanted, nowhere)]
-            column = torch.arange(len(texts), device=texts.device)[:, None].expand_as(row)
-            found = torch.zeros(n + 1, len(texts), dtype=torch.bool, device=texts.device)
-            return found.index_put_((row, column), found.new_ones(()))[row_of[of_image]]
+            class_of_image = torch.where(images < 0, -1, image_class[images.clamp(min=0)])  # (n,)
+            wording_of_text = torch.where(texts < 0, -1, wording[texts.clamp(min=0)])  # (m,)
+            if self.looks_up_classes:
+                return _linked(class_of_image, wording_of_text, keys, self.n_classes, self.most_linked)
+            return _linked(wording_of_text, class_of_image, keys, self.n_wordings, self.most_linked).T
 
         known = matches(images, texts)
         if self.has_edits:
-            made_for = [
-                torch.where(rows < 0, -1, table[rows.clamp(min=0)])
-                for rows, table in ((texts, for_image), (images, for_text))
-            ]
-            known |= matches(*made_for).T
+            texts_made_for = torch.where(images < 0, -1, for_text[images.clamp(min=0)])  # (n,)
+            images_made_for = torch.where(texts < 0, -1, for_image[texts.clamp(min=0)])  # (m,)
+            known |= matches(images_made_for, texts_made_for).T
         return known
 
     def images_of(self, captions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -199,9 +192,34 @@ class Truth:
 
     def _tables(self, device: torch.device) -> tuple[Tensor, ...]:
         if device not in self._on:
-            parts = self.image_class, self.wording, self.made_for_text, self.made_for_image, self.keys
+            keys = self.keys
+            if not self.looks_up_classes:
+                keys = np.sort(keys % self.n_classes * self.n_wordings + keys // self.n_classes)
+            parts = self.image_class, self.wording, self.made_for_text, self.made_for_image, keys
             self._on[device] = tuple(torch.from_numpy(part).to(device) for part in parts)
         return self._on[device]
+
+
+def _linked(row_kind: Tensor, column_kind: Tensor, keys: Tensor, n_row_kinds: int, most: int) -> Tensor:
+    """Return which of some rows are linked to which of some columns, (n, m) bool, by their kinds.
+
+    Shape:
+        row_kind: (n,), -1 for none. column_kind: (m,), -1 for none. keys: (K,) sorted, `column kind * n_row_kinds +
+        row kind` of each link. most: the most links of one column kind.
+    """
+    n, device = len(row_kind), keys.device
+    first_key = torch.where(column_kind < 0, -n_row_kinds, column_kind * n_row_kinds)  # (m,)
+    first, stop = torch.searchsorted(keys, torch.stack([first_key, first_key + n_row_kinds]))
+    at = first[:, None] + torch.arange(most, device=device)  # (m, most)
+    linked_kind = torch.where(at < stop[:, None], keys[at.clamp(max=len(keys) - 1)] - first_key[:, None], n_row_kinds)
+    row_kind = torch.where(row_kind < 0, n_row_kinds + 1, row_kind)
+    row_of = torch.full((n_row_kinds + 2,), n, device=device)  # one row of each kind; n where there is none
+    row_of[row_kind] = torch.arange(n, device=device)
+    row = row_of[linked_kind]
+    column = torch.arange(len(column_kind), device=device)[:, None].expand_as(row)
+    is_linked = torch.zeros(n + 1, len(column_kind), dtype=torch.bool, device=device)
+    is_linked.index_put_((row, column), is_linked.new_ones(()))
+    return is_linked[row_of[row_kind]]
 
 
 def truth_of(

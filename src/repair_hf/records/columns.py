@@ -78,4 +78,9 @@ _REASON = {
 RECORD_COLUMNS = _ID | _WHAT | _EDIT | _WHY | _CHOICE | _MADE_BY
 DROPPED_COLUMNS = _REASON | {k: v for k, v in _WHAT.items() if v[0] != _IMAGE} | _WHY | _MADE_BY
 FEATURES = Features({name: kind for name, (kind, _) in RECORD_COLUMNS.items()})
+_NAMES = {"id": _TEXT, "kind": _TEXT, "image_id": _TEXT}
+CONTRAST_FEATURES = {  # of contrast sets, by the benchmark whose columns they have
+    "winoground": Features(_NAMES, image_0=_IMAGE, image_1=_IMAGE, caption_0=_TEXT, caption_1=_TEXT),
+    "sugarcrepe": Features(_NAMES, image=_IMAGE, caption=_TEXT, negative_caption=_TEXT),
+}
 DROPPED_FEATURES = Features({name: kind for name, (kind, _) in DROPPED_COLUMNS.items()})

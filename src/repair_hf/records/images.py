@@ -12,7 +12,7 @@ from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.images import UNDECODABLE
 from repair_hf.records.columns import MODALITIES, SOURCES
-from repair_hf.records.origin import check_pairs, with_ids_of
+from repair_hf.records.origin import check_pairs
 from repair_hf.runtime.options import UserError
 
 BATCH_SIZE = 100  # records
@@ -38,12 +38,9 @@ def lacks_images(records: Dataset) -> bool:
 def restore_images(records: Dataset, pairs: Pairs) -> Dataset:
     """Fill in missing images of q, gt and fp by id, from the pairs of the records; images that are there stay.
 
-    Ids become those that the pairs have now, see `with_ids_of`.
-
     Raises:
         UserError: If `pairs` lack an image that a record names, or have changed since the records were made.
     """
-    records = with_ids_of(pairs, records)
     check_pairs(records, pairs)
     rows = {name: row for row, name in enumerate(pairs.images["image_id"])}
     sources = undecoded(pairs.images, "image")

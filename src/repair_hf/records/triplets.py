@@ -14,7 +14,7 @@ what the pairs show or say of the false positive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,34 +80,16 @@ def export_triplets(
     Example:
         >>> export_triplets("runs/records", load_pairs("data/mine"), "runs/triplets")
     """
-    return export("triplets", _write, records, pairs, output, revision=revision)
-
-
-def export(
-    command: str,
-    write: Callable[[Dataset, Pairs, Path], dict[str, int]],
-    records: Place | Sequence[Place],
-    pairs: Pairs,
-    output: str | Path,
-    *,
-    revision: str | None,
-    **choices: str,
-) -> dict[str, int]:
-    """Write records in another form, as a stage; `choices` are further options. See `export_triplets`."""
     places: list[Any] = [records] if isinstance(records, str | Path | Dataset | DatasetDict) else list(records)
     folders = [str(place) for place in places if isinstance(place, str | Path)]
     for folder in folders:
         check_items(folder, pairs.items)
     loaded = load_records(places, pairs=pairs, revision=revision)
-    named = {
-        "records": folders,
-        "records_revision": revision,
-        **choices,
-    }
+    named = {"records": folders, "records_revision": revision}
     digests = {"pairs_fingerprint": pairs.fingerprint, "records_digest": digest(loaded["record_id"][:])}
     more: Any = {"words": flags(named), "items": pairs.items, "writes": ("README.md", "*/*.parquet")}
-    stage = Stage(f"export {command}", output, [pairs.source], named | digests, **more)
-    return stage.run(lambda folder: write(loaded, pairs, Path(output)))
+    stage = Stage("export triplets", output, [pairs.source], named | digests, **more)
+    return stage.run(lambda folder: _write(loaded, pairs, Path(output)))
 
 
 def undecoded_records(records: Dataset) -> Iterator[tuple[Row, list[Any]]]:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from repair_hf.runtime.files import REPAIR, read_yaml, shipped
 from repair_hf.runtime.flags import Help, add_arguments, expand_home
-from repair_hf.runtime.options import UserError, did_you_mean, is_needed
+from repair_hf.runtime.options import UserError, did_you_mean, fields_of, is_needed
 
 MOST_SHOWN = 21  # options; the short help of a command with more of them shows the main ones
 TRUTHS = ("true", "false", "yes", "no", "on", "off", "1", "0")  # that a word behind a switch may be
@@ -40,10 +40,7 @@ def parse(
     """
     values = _Parser(types, is_brief, prog=prog, description=description, epilog=epilog).read(list(argv))
     try:
-        return tuple(
-            each(**{field.name: values[field.name] for field in fields(each) if field.name in values})
-            for each in types
-        )
+        return tuple(kind(**{name: values[name] for name in fields_of(kind) if name in values}) for kind in types)
     except UserError:
         raise
     except ValueError as error:  # a dataclass's own check in __post_init__
@@ -61,8 +58,8 @@ def find_recipe(name: str | Path) -> Path:
     if path.exists() or path.is_absolute():
         return path
     parts = path.parts[1:] if path.parts[:1] == ("recipes",) else path.parts
-    found = shipped("recipes").joinpath(*parts)
-    return found if parts and found.exists() else path
+    recipe = shipped("recipes").joinpath(*parts)
+    return recipe if parts and recipe.exists() else path
 
 
 class _Parser(argparse.ArgumentParser):
@@ -77,12 +74,12 @@ class _Parser(argparse.ArgumentParser):
     def __init__(
         self, types: Sequence[type], is_brief: bool, *, prog: str, description: str | None, epilog: str | None
     ) -> None:
-        is_brief = is_brief and sum(len(fields(each)) for each in types) > MOST_SHOWN
+        is_brief = is_brief and sum(len(fields(kind)) for kind in types) > MOST_SHOWN
         epilog = f"{_EVERY_COMMAND}{_HELP_ALL if is_brief else ''}\n\n{epilog or ''}"
         super().__init__(prog=prog, description=description, epilog=epilog, allow_abbrev=False, formatter_class=Help)
-        actions = [action for each in types for action in add_arguments(self, each, is_brief=is_brief)]
+        actions = [action for kind in types for action in add_arguments(self, kind, is_brief=is_brief)]
         self.by_flag = {flag: action for action in actions for flag in action.option_strings}
-        options = [field for each in types for field in fields(each) if f"--{field.name}" in self.by_flag]
+        options = [field for kind in types for field in fields(kind) if f"--{field.name}" in self.by_flag]
         self.known = [field.name for field in options]
         self.needed = [field.name for field in options if is_needed(field)]
         self.add_argument("--config", help=argparse.SUPPRESS)
@@ -92,12 +89,12 @@ class _Parser(argparse.ArgumentParser):
     def read(self, argv: list[str]) -> dict[str, Any]:
         """Return the values of a command line and its recipe, by name."""
         self._check_flags(argv)
-        found, rest = self.parse_known_args(self._with_switches(argv))
-        if rest and self.needed and self.needed[0] not in found:
-            self.parse_args([f"--{self.needed[0]}", *rest], found)
+        parsed, rest = self.parse_known_args(self._with_switches(argv))
+        if rest and self.needed and self.needed[0] not in parsed:
+            self.parse_args([f"--{self.needed[0]}", *rest], parsed)
         elif rest:
             self.error(f"unknown words {rest}")
-        values = vars(found)
+        values = vars(parsed)
         if (recipe := values.pop("config")) is not None:
             values = self._read_recipe(recipe) | values
         if missing := [as_flag(name) for name in self.needed if values.get(name) is None]:

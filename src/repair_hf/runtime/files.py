@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,14 +41,8 @@ def intact(path: Path, remedy: str = RERUN) -> Iterator[None]:
     except _DAMAGED as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        said = " ".join(str(error).split())[:160].rstrip(". ")
-        raise UserError(f"{path} is damaged ({type(error).__name__}: {said}). {remedy}.") from error
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        reason = " ".join(str(error).split())[:160].rstrip(". ")
+        raise UserError(f"{path} is damaged ({type(error).__name__}: {reason}). {remedy}.") from error
 
 
 def read_json(path: str | Path, *, needs: Iterable[str] | None = (), remedy: str = RERUN) -> Any:
@@ -59,15 +52,15 @@ def read_json(path: str | Path, *, needs: Iterable[str] | None = (), remedy: str
         UserError: If it is damaged.
     """
     with intact(Path(path), remedy):
-        found = parse_json(Path(path).read_bytes())
-        return found if needs is None else _with_keys(found, needs)
+        value = parse_json(Path(path).read_bytes())
+        return value if needs is None else _with_keys(value, needs)
 
 
 def read_yaml(path: str | Path, *, remedy: str = RERUN) -> dict[str, Any]:
     """Read a YAML file of options, `key: value` lines; an empty one has none."""
     with intact(Path(path), remedy):
-        found = parse_yaml(Path(path).read_bytes())
-        return {} if found is None else _with_keys(found, ())
+        value = parse_yaml(Path(path).read_bytes())
+        return {} if value is None else _with_keys(value, ())
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[int, Any]]:
@@ -102,9 +95,9 @@ def read_array(path: str | Path, *, shape: tuple[int, ...], dtype: Any, remedy: 
         return array
 
 
-def _with_keys(found: Any, needs: Iterable[str]) -> dict[str, Any]:
-    if not isinstance(found, dict):
-        raise TypeError(f"expected keys and values, got a {type(found).__name__}")
-    if missing := sorted(set(needs) - set(found)):
+def _with_keys(value: Any, needs: Iterable[str]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"expected keys and values, got a {type(value).__name__}")
+    if missing := sorted(set(needs) - set(value)):
         raise KeyError(f"it lacks {missing}")
-    return found
+    return value

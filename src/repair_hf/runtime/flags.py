@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser, kind: type, *, is_brief: bool
     headings = dict.fromkeys(_heading(owner) for owner in kind.__mro__)
     groups = {heading: parser.add_argument_group(heading) for heading in headings}
     hints, actions, hidden = get_type_hints(kind), [], getattr(kind, "_without_flag", ())
-    for field in (each for each in fields(kind) if each.init and each.name not in hidden):
+    for field in fields(kind):
+        if not field.init or field.name in hidden:
+            continue
         owner = next(base for base in kind.__mro__ if field.name in vars(base).get("__annotations__", {}))
         added = _add_flags(groups[_heading(owner)], field, _kind(hints[field.name]))
         actions += added
@@ -88,7 +90,7 @@ def _value_name(kind: Any) -> str | None:
     kind = dict if get_origin(kind) is dict else kind
     choices = get_args(kind) if get_origin(kind) is Literal else ()
     if isinstance(kind, type) and issubclass(kind, Enum):
-        choices = tuple(each.value for each in kind)
+        choices = tuple(member.value for member in kind)
     if choices:
         return f"{{{','.join(map(str, choices))}}}" if len(choices) <= MOST_CHOICES else "TEXT"
     return NAMES.get(kind, "TEXT") if kind in (str, bool, *NAMES) else None

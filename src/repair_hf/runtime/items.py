@@ -45,7 +45,7 @@ class Items:
 def digest_each(texts: Iterable[str]) -> np.ndarray:
     """Digest texts: (n,) uint64."""
     digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
-    return np.fromiter((int.from_bytes(one, "little") for one in digests), np.uint64)
+    return np.fromiter((int.from_bytes(digest, "little") for digest in digests), np.uint64)
 
 
 def check_items(folder: str | Path, now: Items) -> None:

@@ -88,17 +88,12 @@ def default_of(field: Field) -> Any:
 
 def fields_of(kind: Any) -> list[str]:
     """Return the names of a dataclass's options."""
-    return [each.name for each in fields(kind)]
-
-
-def is_neutral(field: Field) -> bool:
-    """Return whether an option does not affect the result of a stage."""
-    return declaration_of(field).neutral
+    return [field.name for field in fields(kind)]
 
 
 def neutral_names(kind: Any) -> set[str]:
-    """Return the names of a dataclass's neutral options."""
-    return {each.name for each in fields(kind) if is_neutral(each)}
+    """Return the names of a dataclass's neutral options: they do not affect the result of a stage."""
+    return {field.name for field in fields(kind) if declaration_of(field).neutral}
 
 
 def fill(kinds: Iterable[type], values: Mapping[str, Any], function: str) -> list[Any]:
@@ -129,8 +124,8 @@ def did_you_mean(words: Iterable[str], known: Iterable[str], *, spell: Callable[
 
 def changed(options: Any) -> dict[str, Any]:
     """Return the values of options that are not at their defaults."""
-    values = {each.name: (getattr(options, each.name), default_of(each)) for each in fields(options) if each.init}
-    return {name: value for name, (value, default) in values.items() if value != default}
+    values = {field: getattr(options, field.name) for field in fields(options) if field.init}
+    return {field.name: value for field, value in values.items() if value != default_of(field)}
 
 
 def flags(values: Mapping[str, Any]) -> list[str]:
@@ -175,12 +170,13 @@ def _adapters(kind: type) -> dict[str, Any]:
     """Return what checks each field of a dataclass."""
     from repair_hf.runtime.checking import adapter
 
-    hints, found = get_type_hints(kind), {}
-    for each in (each for each in fields(kind) if each.init):
-        is_ours = isinstance(each.metadata.get("help"), Declaration)
-        hint = hints[each.name] if is_ours else hints[each.name] | None  # transformers passes None for any type
-        found[each.name] = adapter(hint, declaration_of(each).bounds)
-    return found
+    hints, adapters = get_type_hints(kind), {}
+    for option in fields(kind):
+        if not isinstance(option.metadata.get("help"), Declaration):
+            hints[option.name] |= None  # transformers passes None for any type
+        if option.init:
+            adapters[option.name] = adapter(hints[option.name], declaration_of(option).bounds)
+    return adapters
 
 
 @dataclass
@@ -254,7 +250,7 @@ class EncoderOptions(Bounded):
     @property
     def of_encoder(self) -> EncoderOptions:
         """These options without what a subclass adds."""
-        return EncoderOptions(**{each.name: getattr(self, each.name) for each in fields(EncoderOptions)})
+        return EncoderOptions(**{name: getattr(self, name) for name in fields_of(EncoderOptions)})
 
     @property
     def how_to_load(self) -> dict[str, Any]:

@@ -32,22 +32,22 @@ def like_ctrl_c() -> Iterator[None]:
     """
     numbers = [getattr(signal, name) for name in ENDING if hasattr(signal, name) and is_first()]
     numbers = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
-    came: list[Ended] = []
+    raised: list[Ended] = []
     process = os.getpid()
 
     def interrupt(number: int, frame: Any) -> None:
         if os.getpid() != process:  # a forked worker
             os._exit(128 + number)
-        came.append(Ended(number))
-        raise came[0]
+        raised.append(Ended(number))
+        raise raised[0]
 
     for number in numbers:
         signal.signal(number, interrupt)
     try:
         yield
     except BaseException as error:
-        if came and error is not came[0]:
-            raise came[0] from error
+        if raised and error is not raised[0]:
+            raise raised[0] from error
         raise
     finally:
         for number in numbers:

@@ -28,7 +28,7 @@ import yaml
 from repair_hf.runtime.files import read_json, read_yaml
 from repair_hf.runtime.items import Items
 from repair_hf.runtime.locks import one_writer
-from repair_hf.runtime.options import UserError, changed, flags, is_neutral
+from repair_hf.runtime.options import UserError, changed, flags, neutral_names
 from repair_hf.runtime.processes import is_first
 from repair_hf.runtime.redaction import hide_keys
 from repair_hf.runtime.run_folder import as_json, versions, write_atomically, write_json
@@ -75,11 +75,10 @@ class Stage:
         self._otherwise, self._has_begun = otherwise, False
         self.command, self.folder = command, None if output is None else Path(output)
         self.items, self.needs, self.writes = items, list(needs), list(writes)
-        declared = {each.name: each for one in options for each in fields(one)}
-        self._neutral = {*neutral, *(name for name, each in declared.items() if is_neutral(each))}
-        named = {each.name: getattr(one, each.name) for one in options for each in fields(one) if each.init}
-        self.config: dict[str, Any] = hide_keys(as_json(named | dict(inputs or {})))
-        typed = [word for one in options for word in words_of(one)]
+        self._neutral = set(neutral).union(*map(neutral_names, options))
+        values = {field.name: getattr(group, field.name) for group in options for field in fields(group) if field.init}
+        self.config: dict[str, Any] = hide_keys(as_json(values | dict(inputs or {})))
+        typed = [word for group in options for word in flags(hide_keys(as_json(changed(group))))]
         self._words = ["repair-hf", *command.split(), *typed, *words, "--output", str(output)]
 
     def check(self) -> None:
@@ -128,7 +127,7 @@ class Stage:
         folder = self.folder
         if folder is None:
             return as_json(work(None))
-        if is_first():  # the others read nothing that this one removes
+        if not again or is_first():  # the others read nothing that this one removes
             self.check()
         if not again and (summary := self.summary) is not None:
             return summary
@@ -170,11 +169,6 @@ class Stage:
         return differences(before, self.config, without=self._neutral)
 
 
-def words_of(options: Any) -> list[str]:
-    """Return the words of a command line that set a dataclass of options; defaults are left out, and keys hidden."""
-    return flags(hide_keys(as_json(changed(options))))
-
-
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], *, without: Iterable[str] = ()) -> str:
     """Describe the values in which two records of options differ; empty if there are none. Absent is None."""
     ignored = set(without)
@@ -193,9 +187,10 @@ def check_folder(folder: Path, command: str) -> None:
     before = command_of(folder)
     if before not in (command, None):
         raise UserError(f"{folder} belongs to `{before}`, not to `{command}`; give another --output.")
-    if before is None and folder.is_dir() and (other := [path.name for path in folder.iterdir() if _is_shown(path)]):
+    names = [path.name for path in folder.glob("[!.]*")] if before is None else []
+    if names:
         raise UserError(
-            f"{folder} holds {min(other)}, and no mark of `repair-hf {command}`. Nothing is overwritten: give "
+            f"{folder} holds {min(names)}, and no mark of `repair-hf {command}`. Nothing is overwritten: give "
             "--output a new or empty folder."
         )
 
@@ -257,9 +252,6 @@ def refuse_unfinished(place: str | Path) -> None:
 
 def _local(config: Mapping[str, Any]) -> list[str]:
     """Return the values that are local paths although they look like Hub ids."""
-    values = [one for value in config.values() for one in (value if isinstance(value, list) else [value])]
-    return sorted({one for one in values if isinstance(one, str) and one.count("/") == 1 and Path(one).exists()})
-
-
-def _is_shown(path: Path) -> bool:
-    return not path.name.startswith(".")
+    lists = [value if isinstance(value, list) else [value] for value in config.values()]
+    texts = {value for values in lists for value in values if isinstance(value, str)}
+    return sorted(text for text in texts if text.count("/") == 1 and Path(text).exists())

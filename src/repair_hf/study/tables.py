@@ -13,6 +13,7 @@ import pandas as pd
 
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.tables import NONE, markdown
+from repair_hf.evaluation.comparison import too_few
 from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.study.methods import DEFAULT, OPTIONS, PAPER, PLAIN, RULED
@@ -21,7 +22,6 @@ from repair_hf.study.results import BASE, Cell, Row
 from repair_hf.study.rule import WORLDS, apply_rule
 from repair_hf.study.statistics import MEASURES, Line, Lines, lines_of
 
-FEW = 200  # images; with fewer, an interval of R@1 is about ten points wide
 TOY = (
     "The world is a toy: its pictures are drawn, and its LLM and image editor are scripted. The numbers say nothing "
     "about photographs."
@@ -147,8 +147,7 @@ def tables_of(rows: Sequence[Row], published: Figures, left_out: Mapping[str, st
     for data, lines in test.items():
         suffix, where = (f"_{data}", f" ({data})") if len(test) > 1 else ("", "")
         count, seeds = len(lines[BASE].row["i2t_ranks"]), max(len(line.rows) for line in lines.values())
-        few = ", too few for a conclusion" if count < FEW else ""
-        size = f"{count:,} images{few}, {seeds} seed{'s' if seeds > 1 else ''}."
+        size = " ".join(filter(None, [f"{count:,} images, {seeds} seed{'s' if seeds > 1 else ''}.", too_few(count)]))
         for table in TABLES:
             own = [name for name, line in lines.items() if name != BASE and table.has(line.cell)]
             names = [*(name for name in table.beside if name in lines), *own]

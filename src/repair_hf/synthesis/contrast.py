@@ -30,8 +30,7 @@ from repair_hf.llm.ledger import Ledger
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.pairs.folders import load_any
 from repair_hf.records.cards import write_card
-from repair_hf.records.columns import KINDS, Kind
-from repair_hf.records.near_misses import FEATURES
+from repair_hf.records.columns import CONTRAST_FEATURES, KINDS, Kind
 from repair_hf.records.triplets import write_rows
 from repair_hf.runtime.options import UserError, expect, fill
 from repair_hf.runtime.processes import refuse_several
@@ -232,7 +231,7 @@ class ContrastSet:
     ) -> None:
         """Write the rows, those that were dropped, and the card."""
         columns = "winoground" if self.has_editor else "sugarcrepe"
-        pattern, _ = write_rows(folder / "data", self._rows(kept, columns), FEATURES[columns])
+        pattern, _ = write_rows(folder / "data", self._rows(kept, columns), CONTRAST_FEATURES[columns])
         for old in set((folder / "data").glob("*.parquet")) - set((folder / "data").glob(pattern or "-")):
             old.unlink()  # of an earlier run that stopped
         pq.write_table(pa.Table.from_pylist(list(map(self._dropped, dropped)), DROPPED), folder / "dropped.parquet")

@@ -187,5 +187,5 @@ def _by_part(parts: Sequence[Any], rows: np.ndarray) -> list[tuple[Any, np.ndarr
     """Cut ascending rows of a table by its parts, and count them from each part's begin; empty parts stay out."""
     starts = np.cumsum([0, *map(len, parts)])
     cuts = np.searchsorted(rows, starts)
-    found = zip(parts, starts, cuts, cuts[1:], strict=False)
-    return [(part, rows[low:high] - start) for part, start, low, high in found if low < high]
+    ranges = zip(parts, starts, cuts, cuts[1:], strict=False)
+    return [(part, rows[low:high] - start) for part, start, low, high in ranges if low < high]

@@ -39,7 +39,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
 
     def __post_init__(self) -> None:
         Bounded.__post_init__(self)
-        self.given = hide_keys(changed(self))  # as they were given: the command that makes a folder
+        self.changed = hide_keys(changed(self))  # before others are derived: for the command that makes a folder
         self.fill = self.fill or ("paper" if self.paper else "edits")
         self.loss = self.loss or ("grid" if self.paper else "batch")
         # transformers takes bf16 for that of a GPU unless the CPU is named
@@ -51,8 +51,9 @@ class RepairConfig(Hyperparameters, TrainingArguments):  # type: ignore[misc]  #
             self.grid_weight = 0.5 if self.paper else 1.0
         TrainingArguments.__post_init__(self)  # type: ignore[no-untyped-call]
         check_launch(self.world_size)
-        if self.world_size == 1 and not self.use_cpu and (seen := torch.cuda.device_count()) > 1:
-            logger.warning("%d GPUs are visible, and training uses one; `accelerate launch` uses all.", seen)
+        n_gpus = torch.cuda.device_count()
+        if n_gpus > 1 and self.world_size == 1 and not self.use_cpu:
+            logger.warning("%d GPUs are visible, and training uses one; `accelerate launch` uses all.", n_gpus)
         self._check_together()
         self._check_trackers()
         self.dataloader_pin_memory &= self.device.type != "cpu"

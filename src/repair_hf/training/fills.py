@@ -23,7 +23,7 @@ from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.records.dataset import load_records, one_split
 from repair_hf.records.index import Failures, Groups, index_failures
-from repair_hf.records.origin import check_pairs, with_ids_of
+from repair_hf.records.origin import check_pairs
 from repair_hf.runtime.draws import uniforms
 from repair_hf.runtime.items import check_items
 from repair_hf.runtime.options import UserError, expect
@@ -66,7 +66,7 @@ class Anchors(torch.utils.data.Dataset[Key]):
     def share(self) -> float:
         """The share of anchors that have a pair beside them, the same in every epoch."""
         counts = self.report()
-        return (counts["anchors"] - counts["beside_0"]) / counts["anchors"]
+        return counts["with_pairs"] / counts["anchors"]
 
     def draw(self, epochs: np.ndarray, anchors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Draw the pairs of some anchors. They depend on epoch, anchor and seed alone.
@@ -78,18 +78,12 @@ class Anchors(torch.utils.data.Dataset[Key]):
         return self.pairs.caption_image[anchors][:, None], anchors[:, None]
 
     def report(self) -> dict[str, Any]:
-        """Count the anchors by how many pairs stand beside them (`beside_0` and so on), and each kind of these."""
+        """Count the anchors, those with pairs beside them, and those with each kind of pair."""
         anchors = np.arange(len(self.pairs.captions))
         images, texts = self.draw(np.zeros_like(anchors), anchors)
         is_there = (images >= 0) | (texts >= 0)
-        beside = is_there.sum(1) - 1
-        counts = {f"beside_{n}": int((beside == n).sum()) for n in range(images.shape[1])}
-        kinds = {f"beside_{kind}": int(is_there[:, n].sum()) for n, kind in enumerate(self.beside, 1)}
-        return {"anchors": len(anchors)} | counts | kinds
-
-    def samples(self, images: np.ndarray, texts: np.ndarray) -> dict[str, int]:
-        """Count by kind the synthetic samples among distinct rows of images and captions beyond those of the pairs."""
-        return {}
+        kinds = {f"beside_{kind}": int(is_there[:, slot].sum()) for slot, kind in enumerate(self.beside, 1)}
+        return {"anchors": len(anchors), "with_pairs": int(is_there[:, 1:].any(1).sum())} | kinds
 
 
 class Edits(Anchors):
@@ -119,7 +113,6 @@ class Edits(Anchors):
         own_failures: bool = False,
     ) -> None:
         super().__init__(pairs, truth, seed)
-        records = with_ids_of(pairs, records)
         self.i2t, self.t2i = index_failures(records, pairs)
         if not len(self.i2t) + len(self.t2i):
             raise UserError(
@@ -152,9 +145,6 @@ class Edits(Anchors):
     def report(self) -> dict[str, Any]:
         edits = {"edits_i2t": self.i2t.n_edits, "edits_t2i": self.t2i.n_edits}
         return super().report() | edits | {"records_outside": self.outside}
-
-    def samples(self, images: np.ndarray, texts: np.ndarray) -> dict[str, int]:
-        return {"i2t": len(texts), "t2i": len(images)}
 
     def _with_edits(self, truth: Truth) -> Truth:
         """Add what the edits were made for: an image's caption, and a caption's image."""

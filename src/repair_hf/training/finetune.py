@@ -47,7 +47,7 @@ def train(
         `steps`, `processes`, `parameters` and `parameters_trained` (how many), `seconds` (evaluations, checkpoints and
         the time before a resume included), `seconds_per_step`, `loss` (mean over the steps), `images_per_step` and
         `texts_per_step` (encoded, all processes together), `captions_cut` (captions that the model reads in part),
-        `fill` (see `Anchors.report`), `samples_encoded` (synthetic samples of each kind), `edits_trained` (the share
+        `fill` (see `Anchors.report`), `edits_encoded` (how many, by direction), `edits_trained` (the share
         of all edits encoded), and the metrics of the last evaluation, if any, or of the best with
         `load_best_model_at_end`.
 

@@ -86,8 +86,8 @@ class DualEncoderTrainer(Trainer):
         encoder = DualEncoder(self.base, preprocessor, device=args.device, batch_size=args.per_device_eval_batch_size)
         pixels = pixels_of(pairs.images, "image", preprocessor, cache_images=args.cache_images)
         vectors = encoder.embed_pairs(pairs, pixels=pixels)
-        found = evaluate_retrieval(*vectors, pairs.caption_image, device=args.device)
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
+        values = evaluate_retrieval(*vectors, pairs.caption_image, device=args.device)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in values.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -151,7 +151,9 @@ class LoopCallback(TrainerCallback):
 
     def __init__(self, trainer: Any, *, bounds_scale: bool) -> None:
         self.trainer, self.bounds_scale = trainer, bounds_scale
-        self.began, self.before, self.shown = 0.0, 0.0, dict[str, float]()
+        self.began = 0.0
+        self.before = 0.0  # seconds before a resume
+        self.shown: dict[str, float] = {}
         self.bar = Progress()  # shows nothing, such as of an evaluation by itself
 
     @property
@@ -163,8 +165,13 @@ class LoopCallback(TrainerCallback):
         # a checkpoint is saved after a log, see `on_step_end`
         self.before = max((line.get("seconds", 0.0) for line in state.log_history), default=0.0)
         self.began = time.perf_counter()
-        how = {"unit": " steps", "initial": state.global_step, "disable": args.disable_tqdm}
-        self.bar = Progress(total=state.max_steps, desc="Training", **how)
+        self.bar = Progress(
+            total=state.max_steps,
+            desc="Training",
+            unit=" steps",
+            initial=state.global_step,
+            disable=args.disable_tqdm,
+        )
 
     def on_epoch_begin(self, args, state, control, **kwargs):
         # After a resume, accelerate does not reach the sampler through the sharded batch sampler that skips batches.
@@ -202,9 +209,6 @@ class LoopCallback(TrainerCallback):
     def on_log(self, args, state, control, logs=None, **kwargs):
         self.shown |= {SHOWN[name]: value for name, value in (logs or {}).items() if name in SHOWN}
         self.bar.set_postfix_str(", ".join(f"{name} {value:.4g}" for name, value in self.shown.items()), refresh=False)
-
-    def on_train_end(self, args, state, control, **kwargs):
-        self.bar.close()
 
 
 class NormKeepingClip:

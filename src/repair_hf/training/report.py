@@ -15,11 +15,10 @@ from transformers import DefaultFlowCallback, IntervalStrategy, Trainer, Trainer
 from transformers.trainer_utils import SaveStrategy  # seen with transformers 5.23
 
 from repair_hf.evaluation.retrieval import DIRECTIONS
-from repair_hf.training.options import WITH_GRID
 
 logger = logging.getLogger(__name__)
 
-ENOUGH = 0.5  # share of a direction's edits that a run should use, and of its batches that should have a grid
+ENOUGH = 0.5  # share of a direction's edits that a run should use
 
 
 def plan(trainer: Any, steps: int | None = None) -> dict[str, Any]:
@@ -32,34 +31,33 @@ def plan(trainer: Any, steps: int | None = None) -> dict[str, Any]:
     fill, sampler, args = trainer.fill, trainer.sampler, trainer.args
     if steps is None:
         steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * sampler.batches)
-    encoded, firsts = np.zeros(2), (len(fill.pairs.images), len(fill))  # images and captions; the first edit of each
-    sizes = (first + len(table or ()) for first, table in zip(firsts, (fill.images, fill.texts), strict=True))
-    used = [np.zeros(size + 1, bool) for size in sizes]  # the last flag is that of row -1, none
-    no_grid: list[bool] = []  # of each batch
+    images_encoded = texts_encoded = 0
+    edits: dict[str, set[int]] = {direction: set() for direction in DIRECTIONS}  # those that are encoded
     for epoch in range(math.ceil(steps / sampler.batches)):
         anchors = sampler.order(epoch)[: (steps - epoch * sampler.batches) * sampler.batch_size]
-        drawn = fill.draw(np.full(len(anchors), epoch), anchors)  # (n, S) each
-        for kind, rows in enumerate(drawn):
-            batches = rows.reshape(-1, args.train_batch_size * rows.shape[1])
-            encoded[kind] += sum(len(np.unique(batch[batch >= 0])) for batch in batches)  # -1 is none
-        for flags, rows in zip(used, drawn, strict=True):
-            flags[rows] = True
-        has_grid = (np.maximum(*drawn) >= 0).sum(1) > 1
-        no_grid += (~has_grid.reshape(-1, args.train_batch_size * args.world_size).any(1)).tolist()
-    edits = (first + np.flatnonzero(flags[first:-1]) for first, flags in zip(firsts, used, strict=True))
-    counts, samples = fill.report(), fill.samples(*edits)
+        images, texts = fill.draw(np.full(len(anchors), epoch), anchors)  # (n, S) each
+        images_encoded += _distinct(images, args.train_batch_size)
+        texts_encoded += _distinct(texts, args.train_batch_size)
+        edits["t2i"].update(images[images >= len(fill.pairs.images)].tolist())
+        edits["i2t"].update(texts[texts >= len(fill)].tolist())
+    counts = fill.report()
     n_edits = sum(edits_of(counts).values())
     return {
         "objective": getattr(trainer.objective, "loss", type(trainer.objective).__name__),
         "steps": steps,
         "pairs_per_step": sampler.batch_size,
-        "images_per_step": encoded[0] / steps,
-        "texts_per_step": encoded[1] / steps,
-        "batches_without_grid": float(np.mean(no_grid)),
+        "images_per_step": images_encoded / steps,
+        "texts_per_step": texts_encoded / steps,
         "fill": counts,
-        "samples_encoded": samples,
-        "edits_trained": sum(samples[way] for way in DIRECTIONS) / n_edits if n_edits else None,
+        "edits_encoded": {direction: len(rows) for direction, rows in edits.items()} if n_edits else {},
+        "edits_trained": sum(map(len, edits.values())) / n_edits if n_edits else None,
     }
+
+
+def _distinct(rows: np.ndarray, batch_size: int) -> int:
+    """Count the distinct rows of each batch of anchors, (n, S); -1 is none."""
+    batches = rows.reshape(-1, batch_size * rows.shape[1])
+    return sum(len(np.unique(batch[batch >= 0])) for batch in batches)
 
 
 def edits_of(counts: dict[str, Any]) -> dict[str, int]:
@@ -68,14 +66,8 @@ def edits_of(counts: dict[str, Any]) -> dict[str, int]:
 
 
 def warn_of_plan(planned: dict[str, Any]) -> None:
-    """Warn of a training that leaves most edits of a direction out, or most of whose batches have no grid."""
-    if planned["objective"] in WITH_GRID and planned["batches_without_grid"] > ENOUGH:
-        logger.warning(
-            "%.0f%% of the batches have no grid, so their grid loss is 0. Synthesize more records, raise "
-            "`per_device_train_batch_size`, or use `loss` batch.",
-            100 * planned["batches_without_grid"],
-        )
-    used = {way: planned["samples_encoded"][way] / size for way, size in edits_of(planned["fill"]).items()}
+    """Warn of a training that leaves most edits of a direction out."""
+    used = {way: planned["edits_encoded"][way] / size for way, size in edits_of(planned["fill"]).items()}
     if used and min(used.values()) < ENOUGH:
         shares = " and ".join(f"{share:.0%} of the {way.upper()} edits" for way, share in used.items())
         logger.warning("This training uses %s. Train for more epochs.", shares)

@@ -142,23 +142,25 @@ class RepairTrainer(DualEncoderTrainer):
             UserError: If the folder holds something else, or a checkpoint is incomplete or of another run.
         """
         folder = str(self.args.output_dir)
-        wanted = resume_from_checkpoint
-        if wanted is None or wanted is True:
-            wanted = None if self._has_trained else self.args.resume_from_checkpoint
+        if resume_from_checkpoint is None or resume_from_checkpoint is True:
+            resume_from_checkpoint = None if self._has_trained else self.args.resume_from_checkpoint
         is_main = self.is_world_process_zero()
-        checkpoint = find_checkpoint(wanted or None, folder, self.stage.deciding, logs=is_main)
-        self.run_options.options = self.stage.deciding
+        stage = self.stage
+        checkpoint = find_checkpoint(resume_from_checkpoint or None, folder, stage.deciding, logs=is_main)
+        self.run_options.options = stage.deciding
         self._has_trained = True
         self.terms = {}
         if is_main:
             warn_of_plan(self.plan)
         outputs: list[TrainOutput] = []
-        stage = self.stage
 
         def work(_: Any) -> dict[str, Any]:
             stage.begin()
             start = str(checkpoint) if checkpoint else None
-            outputs.append(super(RepairTrainer, self).train(start, trial, ignore_keys_for_eval))
+            try:
+                outputs.append(super(RepairTrainer, self).train(start, trial, ignore_keys_for_eval))
+            finally:
+                self.loop.bar.close()
             if self._untrained is not None:
                 blend(self.model, self._untrained, self.args.blend)
                 if self.eval_dataset is not None:
@@ -187,7 +189,7 @@ class RepairTrainer(DualEncoderTrainer):
             items=self.train_dataset.items,
             needs=NEEDS,
             neutral=neutral_names(RepairConfig),
-            words=flags(self.args.given | {"output_dir": None}),
+            words=flags(self.args.changed | {"output_dir": None}),
             writes=(*MODEL_FILES, STATE, "training_args.bin"),
         )
 

@@ -154,7 +154,7 @@ def test_a_browser_that_keeps_nothing_says_so(window, tmp_path):
 def pages(tmp_path_factory, illustrated_folder, illustrated, chromium):
     """Opens an example of each page of the project."""
     folder = tmp_path_factory.mktemp("pages")
-    pages = write_pages(folder, illustrated_folder, illustrated[1])
+    pages = write_pages(folder, illustrated_folder, *illustrated)
     addresses = {name: path.as_uri() for name, path in pages.items()}
     addresses["annotate"] = addresses["annotate-start"] = sheet(folder / "edits.html", "edits", 4)
     return lambda name, **how: (chromium.new_page(**how), addresses[name])
@@ -164,7 +164,7 @@ def pages(tmp_path_factory, illustrated_folder, illustrated, chromium):
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize(
     "name",
-    "report-run report-empty show mined annotate annotate-start".split(),
+    "report-run report-empty show mined grids annotate annotate-start".split(),
 )
 def test_each_page_can_be_read(pages, name, width, scheme):
     page, url = pages(name, viewport={"width": width, "height": 900}, color_scheme=scheme)

@@ -65,8 +65,8 @@ def with_images(data: RunData, drawn: pd.DataFrame, pairs: PairsPlace) -> Iterat
     )
     tables = [data.records.select(drawn[is_kept]["place"]), failures]
     if any(map(lacks_images, tables)):
-        known = moved_pairs(data.source, pairs)
-        known = recorded_pairs(data.source) if known is None else known
+        known = moved_pairs(data.home, pairs)
+        known = recorded_pairs(data.home) if known is None else known
         tables = [restore_images(table, known) for table in tables]
     turns = [0, 0]
     for item, kept in zip(drawn["item"], is_kept, strict=True):

@@ -1,0 +1,133 @@
+"""Did repair help? One sentence and the differences of the decisive comparison, then all that was measured."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from repair_hf.analysis.blend_curve import blend_rows, curve
+from repair_hf.analysis.evaluations import Comparison, Evaluations, stages_below
+from repair_hf.analysis.forest import forest
+from repair_hf.analysis.report import Finding
+from repair_hf.analysis.tables import SIDES, difference_cell, label
+from repair_hf.encoder.blend import training_of
+from repair_hf.evaluation.comparison import RECALL, decides, too_few
+from repair_hf.evaluation.training_data import plain_before, steps_of, uses_records
+from repair_hf.runtime.files import read_yaml
+from repair_hf.runtime.stage import is_finished
+
+MEASURES = {"mean_R@1": "R@1, both directions", "kept_R@1": "R@1 on further pairs", "contrast": "contrast set"}
+
+
+def repair_findings(root: Path | None, found: Evaluations) -> list[Finding]:
+    """Return what opens a report, then what was measured, all differences, and how the ranks of queries changed."""
+    title = "Did repair help?"
+    if not found.measured:
+        return [Finding("repair", title, f"Not measured. {_what_to_run(root, found)}")]
+    if found.decisive is None:
+        note = (
+            "Not known: no model was measured that was trained without records, from the same base, for as many steps."
+        )
+        return [Finding("repair", title, f"{note} {_what_to_run(root, found)}"), _levels(found)]
+    names = found.title(found.decisive)
+    means = [
+        {"title": names, "name": MEASURES[metric], "metric": metric} | gain
+        for metric, gain in found.decisive.row["summary"].items()
+    ]
+    table = pd.DataFrame({"": row["name"], names: difference_cell(row["metric"], row)} for row in means)
+    answer = _answer(found, found.decisive)
+    helped = Finding("repair", title, answer, table, data=pd.DataFrame(means), plot=forest(pd.DataFrame(means)))
+    return [helped, _levels(found), _differences(found), _ranks(found)]
+
+
+def blend_finding(found: Evaluations) -> Finding | None:
+    """What blends gain, and keep on further pairs: those of the first folder of `repair-hf evaluate --blends`."""
+    for folder in dict.fromkeys(model.parent for model in found.measured):
+        metrics = {model.name: own for model, own in found.measured.items() if model.parent == folder}
+        configs = {name: read_yaml(folder / name / "config.yaml") for name in metrics if "@" in name}
+        weights = {name: config["weight"] for name, config in configs.items() if "weight" in config}
+        also = [key.removesuffix("_i2t_R@1") for key in next(iter(metrics.values())) if key.endswith("_i2t_R@1")]
+        if weights and also:
+            rows = blend_rows(metrics, weights, also)
+            table = rows.assign(direction=rows["direction"].map(SIDES), weight=rows["weight"].map("{:g}".format))
+            table = table.assign(**{name: rows[name].map("{:.1f}".format) for name in ("gained", "kept")})
+            note = (
+                "R@1 in %: gained on these pairs, kept on further ones, by the weight of the tuned model; 0 is the "
+                "base. `repair-hf export blend` writes the model at one weight."
+            )
+            return Finding("blends", "What is gained, and what is kept?", note, table, data=rows, plot=curve(rows))
+    return None
+
+
+def _answer(found: Evaluations, decisive: Comparison) -> str:
+    row, plain = decisive.row, found.names[decisive.reference]
+    gains = [
+        f"{difference_cell(metric, row['differences'][metric]).strip(' *')} in {label(metric)}"
+        for metric in RECALL
+        if metric in row["differences"]
+    ]
+    return (
+        f"{row['verdict'].capitalize()}: {found.title(decisive)} is {' and '.join(gains)}, in points. "
+        f"{plain} was trained without records, from the same base, for as many steps. "
+        f"{too_few(found.measured[decisive.model]['n_images'])}".rstrip()
+    )
+
+
+def _levels(found: Evaluations) -> Finding:
+    rows = [
+        {"model": found.names[folder]}
+        | {label(key): f"{100 * own[key]:.1f}" for key in own["intervals"] if decides(key)}
+        for folder, own in found.measured.items()
+    ]
+    return Finding("models", "What was measured", "In %.", pd.DataFrame(rows))
+
+
+def _differences(found: Evaluations) -> Finding:
+    rows = [
+        {"title": label(metric), "name": found.title(comparison), "metric": metric} | gain
+        for comparison in (*found.repairs, *found.others)
+        for metric, gain in comparison.row["differences"].items()
+        if decides(metric)
+    ]
+    table = pd.DataFrame(rows).sort_values("title", kind="stable", key=lambda titles: pd.factorize(titles)[0])
+    note = "Every training against training without records. In points; *: the 95% interval excludes 0."
+    return Finding("comparisons", "All differences", note, table, plot=forest(table), is_folded=True)
+
+
+def _ranks(found: Evaluations) -> Finding:
+    rows = [
+        {"comparison": found.title(comparison), "direction": direction} | counts
+        for comparison in found.repairs
+        for direction, counts in comparison.row["queries"].items()
+    ]
+    note = "repaired: first only with records; broken: first only without; improved, worsened: first with neither."
+    return Finding("ranks", "Ranks with and without records", note, pd.DataFrame(rows))
+
+
+def _what_to_run(root: Path | None, found: Evaluations) -> str:
+    """Name the commands that give an answer, with the paths of the models that are there."""
+    trained = [str(folder) for folder in stages_below(root, "train") if is_finished(folder)]
+    options = {model: training_of(model)[1] for model in (*found.alone, *trained)}
+    repaired = next((model for model, own in options.items() if uses_records(own)), None)
+    if repaired is None:
+        return (
+            "Run `repair-hf train` with and without `--records`, then `repair-hf evaluate BASE PLAIN REPAIRED "
+            "--output …` with a folder below this one."
+        )
+    base, pairs = (str(options[repaired].get(name)) for name in ("model", "pairs"))
+    baselines = plain_before({model: model for model in (*(set(trained) - {repaired}), repaired)})[repaired]
+    plain = baselines[0] if baselines else str(Path(repaired).parent / "plain")
+    output = Path(repaired).parent / "evaluate" if root is None else root / "evaluate"
+    evaluate = _command("evaluate", base, plain, repaired, "--pairs", pairs, "--output", output)
+    if baselines:
+        return f"Run {evaluate}."
+    steps = steps_of(Path(repaired))
+    train = _command("train", "--model", base, "--pairs", pairs, "--max-steps", steps, "--output", plain)
+    return f"Run {train}, then {evaluate}."
+
+
+def _command(*words: Any) -> str:
+    return f"`{shlex.join(['repair-hf', *map(str, words)])}`"

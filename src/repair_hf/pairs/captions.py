@@ -1,0 +1,94 @@
+"""From the cells of a table or dataset to captions.
+
+A caption is a string. A cell may hold one, or a list of them, also one that is stored as text. A text file, in the
+column `txt`, has a caption on each line. Missing cells and values that are no strings are no captions.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import Dataset
+
+logger = logging.getLogger(__name__)
+
+TEXT_FILE = "txt"  # the column of what text files hold
+_TEXT = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_ITEM = re.compile(rf"{_TEXT}|None|null|nan|NaN", re.DOTALL)
+_LIST = re.compile(rf"\s*(?:array\()?\[\s*(?:(?:{_ITEM.pattern})[\s,]*)*\](?:,\s*dtype=[^)]+)?\)?\s*", re.DOTALL)
+
+
+def captions_of(rows: Dataset, columns: Sequence[str], number: np.ndarray, source: str) -> list[list[str | None]]:
+    """Return the captions of each number, in the order of the rows and of the columns; None for one that is missing.
+
+    Args:
+        rows: The rows of a source.
+        columns: Its columns of captions: strings, or lists of strings.
+        number: The number of each row, (N,), from 0 without gaps.
+        source: Its name in messages.
+    """
+    texts, owners = [], []
+    for name in columns:
+        column = rows.with_format("arrow")[name][:]
+        of_column, row = _flat(column, name, source)
+        texts.append(of_column)
+        owners.append(row)
+    row = np.concatenate(owners)
+    # stable: the columns' order decides among the captions of a row, and the rows' order among those of a number
+    by_row = np.argsort(row, kind="stable")
+    order = by_row[np.argsort(number[row[by_row]], kind="stable")]
+    joined = pa.chunked_array([chunk for part in texts for chunk in part.chunks], pa.large_string())
+    values = joined.take(pa.array(order)).to_pylist()
+    stops = np.cumsum(np.bincount(number[row], minlength=number.max(initial=-1) + 1)).tolist()
+    return [values[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
+
+
+def _flat(column: pa.ChunkedArray, name: str, source: str) -> tuple[pa.ChunkedArray, np.ndarray]:
+    """Return all captions of a column, and the row of each, (K,). A missing list is one missing caption."""
+    if not pa.types.is_list(column.type) and not pa.types.is_large_list(column.type):
+        column = column.cast(pa.large_string())
+        if name == TEXT_FILE:
+            lists = pc.split_pattern_regex(pc.utf8_trim_whitespace(column), r"\s*[\r\n]\s*")
+        elif (parsed := _lists_in(column)) is not None:
+            logger.info("%s: column `%s` holds lists as text, which are read as lists.", source, name)
+            lists = pa.chunked_array([parsed])
+        else:
+            return column, np.arange(len(column))
+    else:
+        lists = column
+    missing = np.flatnonzero(lists.is_null().to_numpy())
+    texts = pc.list_flatten(lists).cast(pa.large_string())
+    starts = np.cumsum([0, *(len(chunk) for chunk in lists.chunks)])
+    rows = [
+        pc.list_parent_indices(chunk).to_numpy() + start for chunk, start in zip(lists.chunks, starts, strict=False)
+    ]
+    texts = pa.chunked_array([*texts.chunks, pa.nulls(len(missing), pa.large_string())])
+    return texts, np.concatenate([*rows, missing]).astype(np.int64)
+
+
+def _lists_in(column: pa.ChunkedArray) -> pa.Array | None:
+    """Parse lists of texts as JSON, Python or NumPy write them; None unless every text is one. Empty ones are none."""
+    begins = pc.match_substring_regex(column, r"^\s*(array\()?\[")
+    if not pc.all(pc.or_(begins, pc.equal(column, ""))).as_py() or not pc.any(begins).as_py():
+        return None
+    texts = column.to_pylist()
+    if not all(_LIST.fullmatch(text) for text in texts if text):
+        return None
+    lists = [[_value(item) for item in _ITEM.findall(text)] if text else None for text in texts]
+    return pa.array(lists, pa.list_(pa.string()))
+
+
+def _value(literal: str) -> str | None:
+    if literal[0] not in "'\"":
+        return None
+    try:  # Python's texts have other escapes
+        return json.loads(literal, strict=False)
+    except ValueError:
+        return ast.literal_eval(literal)
