@@ -74,7 +74,7 @@ def calls_of(folder: Path) -> Iterator[dict[str, Any]]:
 def paid_for(folders: Iterable[Path]) -> dict[tuple[str, str], Usage]:
     """Return what folders of records have paid, by stage and direction, as their summaries note it."""
     files = [folder / "summary.json" for folder in folders]
-    return merged_usage(usage_of(read_json(file, needs=["paid"])["paid"]) for file in files if file.is_file())
+    return merged_usage(usage_of(read_json(file).get("paid", ())) for file in files if file.is_file())
 
 
 def usage_of(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Usage]:

@@ -158,6 +158,11 @@ class Asker(PaidModel):
             raise answer
         return answer
 
+    def _first_request(self, messages: list[dict], schema: type[Schema] | None, how: dict[str, Any]) -> dict[str, Any]:
+        request = how | {"model": self.model, "messages": messages}
+        request["max_tokens"] += self._thinking_room
+        return request if schema is None else request | {"response_format": response_format(schema)}
+
     async def collect(self) -> None:
         """Collect the answers of finished batches. Call it before any question."""
 
