@@ -215,6 +215,7 @@ class Synthesis:
 
         def work(folder: Any) -> dict[str, Any]:
             nonlocal stop
+            processes().gather(None)  # the first one has claimed the folder, in which all open the ledger now
             with open_ledger(self.llm, folder) as ledger:
                 asker, editor = open_asker(self.llm, ledger), open_editor(self.editor, self.llm, ledger)
                 self.stage.begin()
