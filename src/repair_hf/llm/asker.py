@@ -27,7 +27,6 @@ from repair_hf.llm.provider import (
     RejectedRequest,
     UnreadableReply,
     answer_form,
-    call_litellm,
     find_provider,
     key_names,
     load_litellm,
@@ -84,7 +83,7 @@ class Asker(PaidModel):
         options = options or RequestOptions()
         self.price = (0.0, 0.0) if provider else price or price_per_token(model, batch=self.is_batch)
         super().__init__(model, ledger, options, has_price=self.price is not None, retries=retries)
-        self.base_url, self.timeout, self.attempts = base_url, options.timeout, options.answer_attempts
+        self.base_url, self.attempts = base_url, options.answer_attempts
         self.prompts, self._prompt_digest = prompts, prompts.digest()
         self.usage: dict[tuple[str, str], Usage] = {}
         self.collected: set[str] = set()  # keys of answers that came with a batch in this run
@@ -200,8 +199,9 @@ class Asker(PaidModel):
     async def _complete(self, request: dict[str, Any]) -> Reply:
         options = request | {"api_base": self.base_url, "max_retries": 0, "num_retries": 0}
         options["drop_params"] = True  # not every provider accepts a seed
+        del options["model"]
         try:
-            response = await call_litellm(load_litellm().acompletion, options.pop("model"), self.timeout, **options)
+            response = await self.call(load_litellm().acompletion, **options)
         except BlockedContent as error:
             return Reply(str(error), "content_filter", dollars=0.0, answered_by=self.model)
         return self.read(response)

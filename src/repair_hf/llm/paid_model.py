@@ -16,11 +16,12 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from repair_hf.llm.answers import FailedAnswer
 from repair_hf.llm.ledger import Ledger, Reply, Topic
 from repair_hf.llm.options import RequestOptions
-from repair_hf.llm.provider import LATER, PassingError, ProviderError, RejectedRequest, UnreadableReply
+from repair_hf.llm.provider import LATER, PassingError, ProviderError, RejectedRequest, UnreadableReply, as_error
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import RunStopped
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 # stumbles, all requests on their way fail together, and the retries need time to find out whether it recovers.
 WINDOW, WINDOW_PER_PLACE = 200, 16
 ENOUGH, ENOUGH_PER_PLACE = 50, 4
+MARGIN = 1.0  # seconds that LiteLLM's own time-outs get first; they only limit the wait for the next byte
 LOG_EVERY = 60.0  # seconds between two log lines on errors that pass
 
 
@@ -122,7 +124,7 @@ class PaidModel:
     ) -> None:
         check_price(model, ledger.max_usd, has_price=has_price)
         self.model, self.ledger, self.retries = model, ledger, retries or Retries()
-        self.concurrency = options.concurrency
+        self.concurrency, self.timeout = options.concurrency, options.timeout
         places = max(options.concurrency // processes().count, 1)
         self.circuit = Circuit(options.max_error_rate, places)
         self._places = asyncio.Semaphore(places)
@@ -159,6 +161,21 @@ class PaidModel:
         task = self._tasks[key] = asyncio.create_task(self._insist(key, topic, worst, send))
         task.add_done_callback(lambda task: self._forget(key, task))
         return await asyncio.shield(task)  # it is paid for even if the caller is cancelled
+
+    async def call(self, function: Callable[..., Awaitable[Any]], **request: Any) -> Any:
+        """Await one of LiteLLM's functions, once, for at most `timeout` seconds.
+
+        Raises:
+            PassingError, RejectedRequest, BlockedContent, ProviderError: As `as_error`.
+        """
+        try:
+            async with asyncio.timeout(self.timeout + MARGIN):
+                return await function(model=self.model, timeout=self.timeout, **request)
+        except TimeoutError:
+            reason = f"no whole response after {self.timeout:g} s"
+            raise PassingError(reason, may_be_billed=True) from None
+        except Exception as error:
+            raise as_error(error, self.model) from None  # the traceback of LiteLLM's exception could show a key
 
     async def drain(self, seconds: float = 60.0) -> None:
         """Send nothing new, and wait for the replies that are on their way; they are paid for already."""

@@ -6,7 +6,6 @@ LiteLLM is imported late, without network and quietly: the import takes seconds.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import re
@@ -24,7 +23,6 @@ from repair_hf.runtime.run_folder import RunStopped
 LATER = "Every answer so far is kept; run the same command again later."
 LONGEST_REASON = 500  # characters
 THINKING_TOKENS = 4096  # mostly some hundred suffice; an answer that is cut off gets more
-MARGIN = 1.0  # seconds that LiteLLM's own time-outs get first; they only limit the wait for the next byte
 
 # Answers a request in the OpenAI chat format in place of LiteLLM: the toy world's oracle, or a function of Python.
 Provider = Callable[[Mapping[str, Any]], Awaitable[Reply]]
@@ -80,21 +78,6 @@ class UnreadableReply(PassingError):
 
 class BlockedContent(Exception):
     """The provider's filter blocked the question or its answer."""
-
-
-async def call_litellm(function: Callable[..., Awaitable[Any]], model: str, seconds: float, **request: Any) -> Any:
-    """Await one of LiteLLM's functions, once, for at most so many seconds.
-
-    Raises:
-        PassingError, RejectedRequest, BlockedContent, ProviderError: As `as_error`.
-    """
-    try:
-        async with asyncio.timeout(seconds + MARGIN):
-            return await function(model=model, timeout=seconds, **request)
-    except TimeoutError:
-        raise PassingError(f"no whole response after {seconds:g} s", may_be_billed=True) from None
-    except Exception as error:
-        raise as_error(error, model) from None  # the traceback of LiteLLM's exception could show a key
 
 
 def as_error(error: Exception, model: str) -> Exception:

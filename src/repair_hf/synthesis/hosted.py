@@ -24,7 +24,6 @@ from repair_hf.llm.prompts import SHIPPED, Prompts, draws
 from repair_hf.llm.provider import (
     BlockedContent,
     ProviderError,
-    call_litellm,
     find_provider,
     key_names,
     load_litellm,
@@ -79,7 +78,7 @@ class HostedEditor(PaidModel):
         self.worst = worst_price(model, price) or 0.0
         super().__init__(model, ledger, options, has_price=worst_price(model, price) is not None, retries=retries)
         self.id, self.prompts = f"{model}?size={size}{prompts.mark}", prompts
-        self.base_url, self.size, self.price, self.timeout = base_url, size, price, options.timeout
+        self.base_url, self.size, self.price = base_url, size, price
         self.usage = Usage()
 
     async def edit(self, source: bytes, instruction: str, paths: Sequence[Path]) -> list[str]:
@@ -132,7 +131,7 @@ class HostedEditor(PaidModel):
         request = {"prompt": prompt, "api_base": self.base_url} | ({"image": image} if image else {})
         function = litellm.aimage_edit if image else litellm.aimage_generation
         try:
-            response = await call_litellm(function, self.model, self.timeout, **request)
+            response = await self.call(function, **request)
         except BlockedContent as error:
             return Reply("", printable(f"content_filter: {error}"), dollars=0.0, answered_by=self.model)
         pictures = [item.b64_json for item in response.data or () if item.b64_json]
