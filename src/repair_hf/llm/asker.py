@@ -135,13 +135,7 @@ class Asker(PaidModel):
         topic = Topic(stage, direction, self.model, self._prompt_digest)
         sampling = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed, **self._reasoning}
         question = question_key(messages, model=self.model, schema=schema and schema.__name__, **sampling)
-        request = sampling | {
-            "model": self.model,
-            "messages": messages,
-            "max_tokens": max_tokens + self._thinking_room,
-        }
-        if schema is not None:
-            request["response_format"] = response_format(schema)
+        request = self._first_request(messages, schema, sampling)
         answer: Any = None
         for attempt in range(self.attempts):
             # 31 bits, which is what providers accept
@@ -157,8 +151,10 @@ class Asker(PaidModel):
             raise answer
         return answer
 
-    def _first_request(self, messages: list[dict], schema: type[Schema] | None, how: dict[str, Any]) -> dict[str, Any]:
-        request = how | {"model": self.model, "messages": messages}
+    def _first_request(
+        self, messages: list[dict], schema: type[Schema] | None, sampling: dict[str, Any]
+    ) -> dict[str, Any]:
+        request = sampling | {"model": self.model, "messages": messages}
         request["max_tokens"] += self._thinking_room
         return request if schema is None else request | {"response_format": response_format(schema)}
 
