@@ -108,14 +108,14 @@ class Products:
         pairs, model, folder = setting.pairs, setting.options.model, setting.folder / wanted.name
         name = "failures-best"  # variants share them
         with setting.lock(name):
-            options = {"max_queries": setting.max_queries, "cache_images": True}
-            failures = mine(model, pairs, output=setting.folder / name, **options)
+            output, max_queries = setting.folder / name, setting.max_queries
+            failures = mine(model, pairs, output=output, max_queries=max_queries, cache_images=True)
         if wanted.is_random:
             failures = random_failures(failures, pairs, setting.base)
         failures = failures.select(np.flatnonzero(np.isin(failures["direction"][:], wanted.directions)))
         paid = [place for place in setting.options.records if (Path(place) / "ledger.sqlite").is_file()]
         options = changed(llm) | changed(editor) | dict(wanted.synthesize) | {"answers_from": paid or None}
-        required = {"llm": llm.llm, "editor": editor.editor, "output": folder}
+        required: dict[str, Any] = {"llm": llm.llm, "editor": editor.editor, "output": folder}
         try:
             records = synthesize(failures, pairs, model, embed_source_images=False, **options | required)
         except NothingRepaired as error:  # the study leaves the method out and goes on
