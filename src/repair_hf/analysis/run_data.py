@@ -16,7 +16,7 @@ from repair_hf.records.columns import DROPPED_COLUMNS, RECORD_COLUMNS
 from repair_hf.records.dataset import load_dropped, load_kept
 from repair_hf.runtime.files import read_yaml
 from repair_hf.runtime.options import PairsOptions, UserError, fields_of
-from repair_hf.runtime.stage import FORGET, command_of, refuse_unfinished
+from repair_hf.runtime.stage import REMAKE, command_of, refuse_unfinished
 from repair_hf.synthesis.rounds import records_of_rounds
 
 PairsPlace: TypeAlias = Pairs | str | Path | None
@@ -54,7 +54,7 @@ def recorded_pairs(run: str | Path, place: str | None = None) -> Pairs:
     """
     folder = next(iter(synthesis_folders(Path(run))), Path(run))
     path = folder / "config.yaml"
-    options = read_yaml(path, remedy=FORGET) if path.is_file() else {"split": "all"}
+    options = read_yaml(path, remedy=REMAKE) if path.is_file() else {"split": "all"}
     known: Any = {name: options[name] for name in fields_of(PairsOptions) if name in options}
     if place is not None:
         known["pairs"] = place
