@@ -11,7 +11,7 @@ import pandas as pd
 
 from repair_hf.analysis.record_sample import RecordSample, draw_places
 from repair_hf.analysis.report import Finding
-from repair_hf.analysis.run_data import recorded_pairs, synthesis_folders
+from repair_hf.analysis.run_data import PairsPlace, recorded_pairs, synthesis_folders
 from repair_hf.analysis.tables import percent
 from repair_hf.mining.failures import FILE, REMEDY, load_failures, miner_of
 from repair_hf.pairs.dataset import Pairs
@@ -40,16 +40,15 @@ def is_mined(place: str | Path) -> bool:
     return (Path(place) / FILE).is_file() and not synthesis_folders(Path(place))
 
 
-def load_mined(place: str | Path, pairs: Pairs | None = None) -> Mined:
-    """Load a folder of `repair-hf mine`; `pairs` are those of its options by default.
+def load_mined(place: str | Path, pairs: PairsPlace = None) -> Mined:
+    """Load a folder of `repair-hf mine`; `pairs` are those of its options by default, or say where they are now.
 
     Raises:
         UserError: If its pairs are not on record, not where they were, or others.
     """
     folder, table = Path(place), load_failures(place).with_format("arrow")[:].to_pandas()
-    pairs = recorded_pairs(folder) if pairs is None else pairs
     table = table.assign(margin=table["fp_score"] - table["gt_score"], ahead=table["fp_rank"] < table["gt_rank"])
-    mined = Mined(folder, table, pairs)
+    mined = Mined(folder, table, recorded_pairs(folder, pairs))
     _check_pairs(mined)
     return mined
 
