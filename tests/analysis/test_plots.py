@@ -24,7 +24,7 @@ def test_the_plot_shows_the_numbers_of_the_table_and_tells_them_in_words(tmp_pat
     rise = {"low": 0.01, "difference": 0.02, "high": 0.03}
     other = helped.data.assign(name="a-measure-with-a-name-of-many-letters-<b>", metric="contrast_caption", **rise)
     data = pd.concat([helped.data, other, other.assign(metric="web_t2i_R@1", low=-0.2, difference=-0.15, high=-0.1)])
-    helped = replace(helped, data=data, plot=forest(data))
+    helped = replace(helped, data=data, plot=forest("repaired − plain", data))
     write_report(tmp_path, "title", "counts", [helped], [])
     found = re.findall(r"<svg.*?</svg>", (tmp_path / "report.html").read_text(), re.DOTALL)
     root = ET.fromstring(found[0])

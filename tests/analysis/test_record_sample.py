@@ -1,8 +1,10 @@
+import random
+
 import pytest
 from datasets import Dataset
 from PIL import Image
 
-from repair_hf.analysis.record_sample import sample_records
+from repair_hf.analysis.record_sample import compare, sample_records
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import DROPPED_FEATURES
 from repair_hf.runtime.options import UserError
@@ -84,3 +86,17 @@ def test_failures_of_an_unknown_reason_or_without_a_picture(pairs_folder):
         sample_records(dropped("no_op", "no_op"), n=8, reason="no-op")
     with pytest.raises(UserError, match="the image 'absent.png', which is not in `pairs`"):
         sample_records(dropped("no_op", fp_id="absent.png"), n=1, pairs=load_pairs(pairs_folder, split="all"))
+
+
+def test_changes_are_marked_and_case_and_punctuation_are_no_change():
+    before, after = compare("A red dog, runs home.", "a blue dog runs")
+    assert before == [("same", "A"), ("out", "red"), ("same", "dog, runs"), ("out", "home.")]
+    assert after == [("same", "a"), ("in", "blue"), ("same", "dog runs")]
+
+
+def test_each_side_is_its_text():
+    rng = random.Random(0)
+    for _ in range(200):
+        texts = [" ".join(rng.choices("a A b, b c - d", k=rng.randrange(8))) for _ in range(2)]
+        for text, runs in zip(texts, compare(*texts), strict=True):
+            assert " ".join(run for _, run in runs) == " ".join(text.split())

@@ -145,7 +145,6 @@ DOORS = (
     "analyze {made}/records",
     "annotate edits {made}/records",
     "export triplets --records {made}/records",
-    "export near-misses --records {made}/records",
     "push records {made}/records --repo me/x --dry-run",
     f"synthesize {PAIRS} --model world/base --failures {{made}}/failures {TOY}",
     "show {made}/failures",

@@ -47,7 +47,7 @@ def analyze(
     check_folder(folder, "analyze")
     ignored: Mapping[str, str] = {}
     if is_mined(run):
-        mined = load_mined(run, moved_pairs(run, pairs))
+        mined = load_mined(run, pairs)
         findings, answers, title = [questions(mined)], None, "What was mined"
         counts = f"{mined.folder.name} · {len(mined.table):,} false positives"
         rows = sample_failures(mined, n=SAMPLES).rows

@@ -142,7 +142,7 @@ def _overlap(one: Box, other: Box) -> float:
 
 def _scale(values: pd.Series, start: float, end: float) -> tuple[Any, list[tuple[str, float]]]:
     """Map percentages to places between two ends; return the function, and labels with their places."""
-    step = next((each for each in STEPS if values.max() - values.min() <= 4 * each), STEPS[-1])
+    step = next((step for step in STEPS if values.max() - values.min() <= 4 * step), STEPS[-1])
     first = floor(values.min() / step)
     last = max(ceil(values.max() / step), first + 1)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,6 @@ class Evaluations:
     measured: dict[Path, dict[str, Any]] = field(default_factory=dict)  # metrics by the folder of a model
     repairs: list[Comparison] = field(default_factory=list)  # with records against without, the newest evaluation last
     others: list[Comparison] = field(default_factory=list)  # other models, against the same models without records
-    alone: list[str] = field(default_factory=list)  # models with records that no model without is compared with
-    unfinished: list[Path] = field(default_factory=list)  # folders of evaluations that stopped
 
     @property
     def decisive(self) -> Comparison | None:
@@ -42,7 +41,7 @@ class Evaluations:
         newest = [repair for repair in self.repairs if repair.model.parent == self.repairs[-1].model.parent]
         return newest[0] if newest else None
 
-    @property
+    @cached_property
     def names(self) -> dict[Path, str]:
         """A short name of each model, by its folder."""
         return {Path(folder): name for name, folder in short_names(list(map(str, self.measured))).items()}
@@ -54,17 +53,15 @@ class Evaluations:
 
 def find_evaluations(root: Path | None) -> Evaluations:
     """Find what was evaluated below a folder, or nothing without one."""
-    found = Evaluations()
+    evaluations = Evaluations()
     for folder in stages_below(root, "evaluate"):
-        if command_of(folder.parent) == "evaluate":  # a model of an evaluation of several
-            continue
-        if not is_finished(folder):
-            found.unfinished.append(folder)
-        elif (folder / "differences.json").is_file():
-            _add_comparisons(folder, found)
+        if command_of(folder.parent) == "evaluate" or not is_finished(folder):
+            continue  # a model of an evaluation of several, or of one that stopped
+        if (folder / "differences.json").is_file():
+            _add_comparisons(folder, evaluations)
         else:
-            found.measured[folder] = read_json(folder / "metrics.json", needs=("intervals",))
-    return found
+            evaluations.measured[folder] = read_json(folder / "metrics.json", needs=("intervals",))
+    return evaluations
 
 
 def stages_below(root: Path | None, command: str) -> list[Path]:
@@ -84,9 +81,9 @@ def records_of(model: str) -> list[str]:
     return list(dict.fromkeys(places))
 
 
-def _add_comparisons(folder: Path, found: Evaluations) -> None:
+def _add_comparisons(folder: Path, evaluations: Evaluations) -> None:
     metrics, compared = read_json(folder / "metrics.json"), read_json(folder / "differences.json", needs=("repair",))
-    found.measured.update({folder / name: own for name, own in metrics.items()})
+    evaluations.measured.update({folder / name: own for name, own in metrics.items()})
     repairs = [row for row in compared["repair"] if row["reference"] is not None]
     plain = {row["reference"] for row in repairs}
     changes = [
@@ -94,18 +91,16 @@ def _add_comparisons(folder: Path, found: Evaluations) -> None:
         for name, gains in compared["differences"].items()
     ]
     others = [row for row in changes if row["reference"] in plain]
-    for rows, comparisons in ((repairs, found.repairs), (others, found.others)):
+    for rows, comparisons in ((repairs, evaluations.repairs), (others, evaluations.others)):
         for row in rows:
             comparison = Comparison(folder / row["model"], folder / row["reference"], row)
-            known = (*found.repairs, *found.others)
-            if _weights(comparison, found) not in [_weights(other, found) for other in known]:
+            known = (*evaluations.repairs, *evaluations.others)
+            if _weights(comparison, evaluations) not in [_weights(other, evaluations) for other in known]:
                 comparisons.append(comparison)
-    alone = {row["model"] for row in compared["repair"]} - {row["model"] for row in repairs}
-    found.alone += [metrics[name]["model"] for name in sorted(alone)]
 
 
-def _weights(comparison: Comparison, found: Evaluations) -> list[str]:
+def _weights(comparison: Comparison, evaluations: Evaluations) -> list[str]:
     """Name the weights of both models and the pairs that they were measured on; folders where these are unknown."""
     folders = (comparison.model, comparison.reference)
     keys = ("model_digest", "pairs_fingerprint")
-    return [str(found.measured[folder].get(key, folder)) for folder in folders for key in keys]
+    return [str(evaluations.measured[folder].get(key, folder)) for folder in folders for key in keys]

@@ -13,7 +13,7 @@ import pandas as pd
 from repair_hf.analysis.tables import difference_cell
 
 WIDTH, SIDE = 340, 12  # of the drawing, and of its margins: the width of a phone, so that letters keep their size
-TITLE, ROW, FOOT = 26, 34, 24  # heights of a title, a difference, and the scale
+TOP, ROW, FOOT = 26, 34, 24  # heights of the title, a difference, and the scale
 LONGEST = 34  # letters of a name
 STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)  # of the scale, in points
 
@@ -23,7 +23,6 @@ class Mark:
     """A difference: its name and numbers, and where they are drawn."""
 
     name: str
-    full_name: str
     numbers: str  # such as `+1.9 [+0.3, +3.5] *`
     kind: str  # `rise` or `fall` if the interval excludes 0, else `open`
     y: float
@@ -36,7 +35,7 @@ class Mark:
 class Forest:
     """What the template draws."""
 
-    titles: list[tuple[str, float]]  # with their y
+    title: str
     marks: list[Mark]
     ticks: list[tuple[str, float]]  # labels of the scale, with their x
     zero: float
@@ -47,15 +46,15 @@ class Forest:
     width: int = WIDTH
 
 
-def forest(data: pd.DataFrame) -> Forest:
-    """Lay out differences below titles.
+def forest(title: str, data: pd.DataFrame) -> Forest:
+    """Lay out differences below a title.
 
     Args:
-        data: Columns `title`, `name` (of a difference below it), `metric`, `difference`, `low` and `high`; shares, as
-            fractions.
+        title: What differs from what.
+        data: Columns `name`, `metric`, `difference`, `low` and `high`; shares, as fractions.
     """
     ends = 100 * data[["low", "high", "difference"]].to_numpy()
-    step = next((each for each in STEPS if ends.max(initial=0) - ends.min(initial=0) <= 6 * each), STEPS[-1])
+    step = next((step for step in STEPS if ends.max() - ends.min() <= 6 * step), STEPS[-1])
     first, last = floor(min(ends.min(), 0) / step), ceil(max(ends.max(), 0) / step)
     last = max(last, first + 1)
 
@@ -63,30 +62,19 @@ def forest(data: pd.DataFrame) -> Forest:
         share = (points - first * step) / ((last - first) * step)
         return round(SIDE + share * (WIDTH - 2 * SIDE), 2)
 
-    titles, marks, y = [], [], 0.0
-    for title, rows in data.groupby("title", sort=False):
-        titles.append((_short(str(title)), y + TITLE - 8))
-        y += TITLE
-        for row in rows.to_dict("records"):
-            kind = "rise" if row["low"] > 0 else "fall" if row["high"] < 0 else "open"
-            x, low, high = (across(100 * row[name]) for name in ("difference", "low", "high"))
-            numbers = difference_cell(row["metric"], row).strip()
-            marks.append(Mark(_short(row["name"]), row["name"], numbers, kind, y, x, low, high))
-            y += ROW
-    described = "; ".join(
-        f"{row['title']}, {row['name']}: {difference_cell(row['metric'], row).strip()}"
-        for row in data.to_dict("records")
-    )
+    marks = []
+    for place, row in enumerate(data.to_dict("records")):
+        kind = "rise" if row["low"] > 0 else "fall" if row["high"] < 0 else "open"
+        x, low, high = (across(100 * row[name]) for name in ("difference", "low", "high"))
+        numbers = difference_cell(row["metric"], row).strip()
+        marks.append(Mark(row["name"], numbers, kind, TOP + place * ROW, x, low, high))
+    half = (LONGEST - 1) // 2
     return Forest(
-        titles=titles,
+        title=title if len(title) <= LONGEST else f"{title[:half]}…{title[-half:]}",
         marks=marks,
         ticks=[(f"{place * step:g}", across(place * step)) for place in range(first, last + 1)],
         zero=across(0),
-        height=y + FOOT,
-        description=f"Differences in points, with 95% intervals. {described}.",
+        height=TOP + len(marks) * ROW + FOOT,
+        description=f"{title}, in points, with 95% intervals. "
+        + "; ".join(f"{mark.name}: {mark.numbers}" for mark in marks),
     )
-
-
-def _short(name: str) -> str:
-    half = (LONGEST - 1) // 2
-    return name if len(name) <= LONGEST else f"{name[:half]}…{name[-half:]}"

@@ -11,7 +11,7 @@ import pandas as pd
 
 from repair_hf.analysis.record_sample import RecordSample, draw_places
 from repair_hf.analysis.report import Finding
-from repair_hf.analysis.run_data import recorded_pairs, synthesis_folders
+from repair_hf.analysis.run_data import PairsPlace, recorded_pairs, synthesis_folders
 from repair_hf.analysis.tables import percent
 from repair_hf.mining.failures import FILE, REMEDY, load_failures, miner_of
 from repair_hf.pairs.dataset import Pairs
@@ -40,16 +40,15 @@ def is_mined(place: str | Path) -> bool:
     return (Path(place) / FILE).is_file() and not synthesis_folders(Path(place))
 
 
-def load_mined(place: str | Path, pairs: Pairs | None = None) -> Mined:
-    """Load a folder of `repair-hf mine`; `pairs` are those of its options by default.
+def load_mined(place: str | Path, pairs: PairsPlace = None) -> Mined:
+    """Load a folder of `repair-hf mine`; `pairs` are those of its options by default, or say where they are now.
 
     Raises:
         UserError: If its pairs are not on record, not where they were, or others.
     """
     folder, table = Path(place), load_failures(place).with_format("arrow")[:].to_pandas()
-    pairs = recorded_pairs(folder) if pairs is None else pairs
     table = table.assign(margin=table["fp_score"] - table["gt_score"], ahead=table["fp_rank"] < table["gt_rank"])
-    mined = Mined(folder, table, pairs)
+    mined = Mined(folder, table, recorded_pairs(folder, pairs))
     _check_pairs(mined)
     return mined
 
@@ -70,49 +69,50 @@ def sample_failures(mined: Mined, *, n: int, direction: str | None = None) -> Re
     retriever = miner_of(mined.folder)
     share = table["direction"].iloc[drawn].value_counts()  # of each direction, as many as were drawn
     ordered = table[is_wanted].sort_values(["direction", "margin"], ascending=False, kind="stable")  # t2i first
-    shown = pd.concat([rows.head(share.get(way, 0)) for way, rows in ordered.groupby("direction", sort=False)])
-    rows = [_row(row, mined.pairs) | {"retriever": retriever} for row in shown.to_dict("records")]
+    largest = [own.head(share.get(direction, 0)) for direction, own in ordered.groupby("direction", sort=False)]
+    rows = [_row(row, mined.pairs) | {"retriever": retriever} for row in pd.concat(largest).to_dict("records")]
     return RecordSample(rows, counts, len(table))
 
 
 def questions(mined: Mined) -> Finding:
     """Count what speaks against a repair: wrong annotations, answers that fit as well, and duplicates."""
     table, cosine = mined.table, _image_cosines(mined)
-    lost = table["ahead"].to_numpy()
     texts = [bare_caption(text) for text in mined.pairs.captions["caption"][:]]
-    images = pd.Series(mined.pairs.caption_image).groupby(texts).nunique()  # of each text
-    shared = {text for text, count in images.items() if count > 1}
+    images_of_text = pd.Series(mined.pairs.caption_image).groupby(texts).nunique()
     captions = table["q"].where(table["direction"] == "t2i", table["fp"])  # of each failure
-    repeats = np.array([texts[place] in shared for place in captions])
-    found_within = (table.drop_duplicates(["direction", "q"])["gt_rank"] <= FAR).mean()
-    asked = {
-        f"Are both right? The two cosines differ by less than {TIE:g}": table["margin"].abs().to_numpy() < TIE,
-        "Equal captions? Other images have the very caption": repeats,
+    is_shared = images_of_text[[texts[place] for place in captions]].to_numpy() > 1
+    share_within = (table.drop_duplicates(["direction", "q"])["gt_rank"] <= FAR).mean()
+    checks = {
+        f"Are both right? The two cosines differ by less than {TIE:g}": (table["margin"].abs() < TIE).to_numpy(),
+        "Equal captions? Other images have the very caption": is_shared,
     }
-    if found_within >= WEAK:
-        far = table["gt_rank"].to_numpy() > FAR
-        asked = {f"Wrong annotations? {FAR} or more answers rank before the ground truth": far} | asked
-    if cosine is not None:
-        asked[f"Near-identical images? The right and the wrong one have a cosine of {NEAR:g} or more"] = cosine >= NEAR
-    is_lost = {way: lost & (table["direction"] == way) for way in DIRECTIONS}
-    hits = {way: [int((found & is_hit).sum()) for is_hit in asked.values()] for way, found in is_lost.items()}
-    totals = {way: int(found.sum()) for way, found in is_lost.items()}
-    counts = pd.DataFrame({"question": list(asked)} | hits | {f"{way}, of": count for way, count in totals.items()})
     note = (
         "Counted among the failures whose false positive outranks the ground truth. A large share means that the data "
         "should be mended first: the audit drops such failures, and you pay for it."
     )
-    if found_within < WEAK:
+    if share_within >= WEAK:
+        is_far = (table["gt_rank"] > FAR).to_numpy()
+        checks = {f"Wrong annotations? {FAR} or more answers rank before the ground truth": is_far} | checks
+    else:
         note += (
-            f" Annotations cannot be judged by this retriever: it ranks the ground truth of only {found_within:.0%} "
+            f" Annotations cannot be judged by this retriever: it ranks the ground truth of only {share_within:.0%} "
             f"of the mined queries within {FAR}."
         )
     if cosine is None:
         note += " Images were not compared: their vectors are no longer stored."
-    shown = pd.DataFrame({"question": list(asked)})
-    for way, total in totals.items():
-        shown[f"{way}, of {total:,}"] = [f"{count:,} ({percent(count, total)})" for count in hits[way]]
-    return Finding("questions", "Is a repair worth it?", note, shown, data=counts)
+    else:
+        checks[f"Near-identical images? The right and the wrong one have a cosine of {NEAR:g} or more"] = (
+            cosine >= NEAR
+        )
+    counts = pd.DataFrame({"question": list(checks)})
+    cells = counts.copy()
+    for direction in DIRECTIONS:
+        is_counted = (table["ahead"] & (table["direction"] == direction)).to_numpy()
+        total, hits = int(is_counted.sum()), [int((is_counted & is_hit).sum()) for is_hit in checks.values()]
+        counts[direction] = hits
+        counts[f"{direction}, of"] = total
+        cells[f"{direction}, of {total:,}"] = [f"{count:,} ({percent(count, total)})" for count in hits]
+    return Finding("questions", "Is a repair worth it?", note, cells, data=counts)
 
 
 def _image_cosines(mined: Mined) -> np.ndarray | None:

@@ -38,16 +38,16 @@ def environment() -> Environment:
     A template may put a value between tags or into a quoted attribute, never into a script, a style or a URL, and
     never marks one as `safe`.
     """
-    made = Environment(
+    jinja = Environment(
         loader=PackageLoader("repair_hf.analysis", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"data_uri": data_uri, "are_words": are_words, "roles": ROLES}
-    made.globals |= {"ink": INK, "muted": MUTED, "paper": PAPER, "card": CARD, "rule": RULE}
-    return made
+    jinja.globals |= {"data_uri": data_uri, "are_words": are_words, "roles": ROLES}
+    jinja.globals |= {"ink": INK, "muted": MUTED, "paper": PAPER, "card": CARD, "rule": RULE}
+    return jinja
 
 
 def are_words(rows: Sequence[Sequence[str]]) -> list[bool]:

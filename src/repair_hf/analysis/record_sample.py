@@ -88,7 +88,7 @@ def sample_records(
     if error_type is not None:
         is_wanted &= [error_type in (types or ()) for types in table["error_types"][:]]
     if reason is not None:
-        is_wanted &= [each == reason for each in table["reason"][:]]
+        is_wanted &= [own == reason for own in table["reason"][:]]
     drawn, counts = draw_places(table["direction"][:], is_wanted, n=n, direction=direction, seed=seed)
     if not drawn:
         raise UserError(f"Nothing to draw: {_description(table, error_type, reason)}: {counts}, and `n` is {n}.")

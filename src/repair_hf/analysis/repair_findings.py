@@ -22,31 +22,33 @@ from repair_hf.runtime.stage import is_finished
 MEASURES = {"mean_R@1": "R@1, both directions", "kept_R@1": "R@1 on further pairs", "contrast": "contrast set"}
 
 
-def repair_findings(root: Path | None, found: Evaluations) -> list[Finding]:
+def repair_findings(root: Path | None, evaluations: Evaluations) -> list[Finding]:
     """Return what opens a report, then what was measured, all differences, and how the ranks of queries changed."""
     title = "Did repair help?"
-    if not found.measured:
-        return [Finding("repair", title, f"Not measured. {_what_to_run(root, found)}")]
-    if found.decisive is None:
+    if not evaluations.measured:
+        return [Finding("repair", title, f"Not measured. {_what_to_run(root, evaluations)}")]
+    if evaluations.decisive is None:
         note = (
             "Not known: no model was measured that was trained without records, from the same base, for as many steps."
         )
-        return [Finding("repair", title, f"{note} {_what_to_run(root, found)}"), _levels(found)]
-    names = found.title(found.decisive)
+        return [Finding("repair", title, f"{note} {_what_to_run(root, evaluations)}"), _levels(evaluations)]
+    names = evaluations.title(evaluations.decisive)
     means = [
-        {"title": names, "name": MEASURES[metric], "metric": metric} | gain
-        for metric, gain in found.decisive.row["summary"].items()
+        {"name": MEASURES[metric], "metric": metric} | gain
+        for metric, gain in evaluations.decisive.row["summary"].items()
     ]
     table = pd.DataFrame({"": row["name"], names: difference_cell(row["metric"], row)} for row in means)
-    answer = _answer(found, found.decisive)
-    helped = Finding("repair", title, answer, table, data=pd.DataFrame(means), plot=forest(pd.DataFrame(means)))
-    return [helped, _levels(found), _differences(found), _ranks(found)]
+    data = pd.DataFrame(means)
+    helped = Finding(
+        "repair", title, _answer(evaluations, evaluations.decisive), table, data=data, plot=forest(names, data)
+    )
+    return [helped, _levels(evaluations), _differences(evaluations), _ranks(evaluations)]
 
 
-def blend_finding(found: Evaluations) -> Finding | None:
+def blend_finding(evaluations: Evaluations) -> Finding | None:
     """What blends gain, and keep on further pairs: those of the first folder of `repair-hf evaluate --blends`."""
-    for folder in dict.fromkeys(model.parent for model in found.measured):
-        metrics = {model.name: own for model, own in found.measured.items() if model.parent == folder}
+    for folder in dict.fromkeys(model.parent for model in evaluations.measured):
+        metrics = {model.name: own for model, own in evaluations.measured.items() if model.parent == folder}
         configs = {name: read_yaml(folder / name / "config.yaml") for name in metrics if "@" in name}
         weights = {name: config["weight"] for name, config in configs.items() if "weight" in config}
         also = [key.removesuffix("_i2t_R@1") for key in next(iter(metrics.values())) if key.endswith("_i2t_R@1")]
@@ -62,55 +64,59 @@ def blend_finding(found: Evaluations) -> Finding | None:
     return None
 
 
-def _answer(found: Evaluations, decisive: Comparison) -> str:
-    row, plain = decisive.row, found.names[decisive.reference]
+def _answer(evaluations: Evaluations, decisive: Comparison) -> str:
+    row, plain = decisive.row, evaluations.names[decisive.reference]
     gains = [
         f"{difference_cell(metric, row['differences'][metric]).strip(' *')} in {label(metric)}"
         for metric in RECALL
         if metric in row["differences"]
     ]
     return (
-        f"{row['verdict'].capitalize()}: {found.title(decisive)} is {' and '.join(gains)}, in points. "
+        f"{row['verdict'].capitalize()}: {evaluations.title(decisive)} is {' and '.join(gains)}, in points. "
         f"{plain} was trained without records, from the same base, for as many steps. "
-        f"{too_few(found.measured[decisive.model]['n_images'])}".rstrip()
+        f"{too_few(evaluations.measured[decisive.model]['n_images'])}".rstrip()
     )
 
 
-def _levels(found: Evaluations) -> Finding:
+def _levels(evaluations: Evaluations) -> Finding:
     rows = [
-        {"model": found.names[folder]}
+        {"model": evaluations.names[folder]}
         | {label(key): f"{100 * own[key]:.1f}" for key in own["intervals"] if decides(key)}
-        for folder, own in found.measured.items()
+        for folder, own in evaluations.measured.items()
     ]
     return Finding("models", "What was measured", "In %.", pd.DataFrame(rows))
 
 
-def _differences(found: Evaluations) -> Finding:
-    rows = [
-        {"title": label(metric), "name": found.title(comparison), "metric": metric} | gain
-        for comparison in (*found.repairs, *found.others)
+def _differences(evaluations: Evaluations) -> Finding:
+    data = pd.DataFrame(
+        {"comparison": evaluations.title(comparison), "metric": metric} | gain
+        for comparison in (*evaluations.repairs, *evaluations.others)
         for metric, gain in comparison.row["differences"].items()
         if decides(metric)
-    ]
-    table = pd.DataFrame(rows).sort_values("title", kind="stable", key=lambda titles: pd.factorize(titles)[0])
+    )
+    table = data[["comparison"]].assign(
+        metric=data["metric"].map(label),
+        difference=[difference_cell(row["metric"], row) for row in data.to_dict("records")],
+    )
     note = "Every training against training without records. In points; *: the 95% interval excludes 0."
-    return Finding("comparisons", "All differences", note, table, plot=forest(table), is_folded=True)
+    return Finding("comparisons", "All differences", note, table, data=data)
 
 
-def _ranks(found: Evaluations) -> Finding:
+def _ranks(evaluations: Evaluations) -> Finding:
     rows = [
-        {"comparison": found.title(comparison), "direction": direction} | counts
-        for comparison in found.repairs
+        {"comparison": evaluations.title(comparison), "direction": direction} | counts
+        for comparison in evaluations.repairs
         for direction, counts in comparison.row["queries"].items()
     ]
     note = "repaired: first only with records; broken: first only without; improved, worsened: first with neither."
     return Finding("ranks", "Ranks with and without records", note, pd.DataFrame(rows))
 
 
-def _what_to_run(root: Path | None, found: Evaluations) -> str:
+def _what_to_run(root: Path | None, evaluations: Evaluations) -> str:
     """Name the commands that give an answer, with the paths of the models that are there."""
     trained = [str(folder) for folder in stages_below(root, "train") if is_finished(folder)]
-    options = {model: training_of(model)[1] for model in (*found.alone, *trained)}
+    trained += [own["model"] for own in evaluations.measured.values() if own["model"] not in trained]
+    options = {model: training_of(model)[1] for model in trained}
     repaired = next((model for model, own in options.items() if uses_records(own)), None)
     if repaired is None:
         return (
@@ -118,7 +124,8 @@ def _what_to_run(root: Path | None, found: Evaluations) -> str:
             "--output …` with a folder below this one."
         )
     base, pairs = (str(options[repaired].get(name)) for name in ("model", "pairs"))
-    baselines = plain_before({model: model for model in (*(set(trained) - {repaired}), repaired)})[repaired]
+    others = [model for model in trained if model != repaired]
+    baselines = plain_before({model: model for model in (*others, repaired)})[repaired]
     plain = baselines[0] if baselines else str(Path(repaired).parent / "plain")
     output = Path(repaired).parent / "evaluate" if root is None else root / "evaluate"
     evaluate = _command("evaluate", base, plain, repaired, "--pairs", pairs, "--output", output)

@@ -32,7 +32,6 @@ class Finding:
     table: pd.DataFrame | None = None
     data: pd.DataFrame | None = None  # what the CSV holds if it holds more than the table
     plot: Forest | Curve | Bars | None = None  # of the same numbers; a forest or bars stand in place of the table
-    is_folded: bool = False  # until somebody opens it
 
     @property
     def rows(self) -> Rows:
@@ -84,7 +83,7 @@ def write_report(
         ignored=ignored or {},
         answers=answers,
         findings=findings,
-        shown=SHOWN,
+        most=SHOWN,
         open=OPEN,
         cards=list(map(card, rows)),
     )

@@ -16,7 +16,7 @@ from repair_hf.records.columns import DROPPED_COLUMNS, RECORD_COLUMNS
 from repair_hf.records.dataset import load_dropped, load_kept
 from repair_hf.runtime.files import read_yaml
 from repair_hf.runtime.options import PairsOptions, UserError, fields_of
-from repair_hf.runtime.stage import FORGET, command_of, refuse_unfinished
+from repair_hf.runtime.stage import REMAKE, command_of, refuse_unfinished
 from repair_hf.synthesis.rounds import records_of_rounds
 
 PairsPlace: TypeAlias = Pairs | str | Path | None
@@ -39,25 +39,23 @@ class RunData:
 
 def moved_pairs(run: str | Path, pairs: PairsPlace) -> Pairs | None:
     """Return the pairs of a run if somebody names them or where they are now; None if nobody does."""
-    return pairs if pairs is None or isinstance(pairs, Pairs) else recorded_pairs(run, str(pairs))
+    return None if pairs is None else recorded_pairs(run, pairs)
 
 
-def recorded_pairs(run: str | Path, place: str | None = None) -> Pairs:
-    """Load pairs by the options that a run or a stage's folder records, or else all splits.
-
-    Args:
-        run: The folder; of a run, the options are those of its first synthesis.
-        place: Where the pairs are now.
+def recorded_pairs(run: str | Path, pairs: PairsPlace = None) -> Pairs:
+    """Return the pairs of a run, loaded by the options that it or its first synthesis records, or else all splits.
 
     Raises:
         UserError: If they are not on record, or not where they were.
     """
+    if isinstance(pairs, Pairs):
+        return pairs
     folder = next(iter(synthesis_folders(Path(run))), Path(run))
     path = folder / "config.yaml"
-    options = read_yaml(path, remedy=FORGET) if path.is_file() else {"split": "all"}
+    options = read_yaml(path, remedy=REMAKE) if path.is_file() else {"split": "all"}
     known: Any = {name: options[name] for name in fields_of(PairsOptions) if name in options}
-    if place is not None:
-        known["pairs"] = place
+    if pairs is not None:
+        known["pairs"] = str(pairs)
     if not known.get("pairs"):
         raise UserError(f"{folder} does not say which pairs it was made from; give --pairs.")
     return load_wanted(PairsOptions(**known))

@@ -28,8 +28,8 @@ GROUPS = {f"{n}": n for n in range(1, 6)} | {"6–10": 10, "11–20": 20, "21–
 
 def run_findings(data: RunData, judgements: Sequence[str | Path] = ()) -> tuple[Answers, list[Finding]]:
     """Collect what opens the report of a run, and its sections."""
-    found = find_evaluations(data.root)
-    helped, *measured = repair_findings(data.root, found)
+    evaluations = find_evaluations(data.root)
+    helped, *measured = repair_findings(data.root, evaluations)
     paid = paid_for(data.folders)
     sections = [
         *measured,
@@ -42,23 +42,21 @@ def run_findings(data: RunData, judgements: Sequence[str | Path] = ()) -> tuple[
         *_rounds(data.root),
         *people_findings(data, judgements),
     ]
-    return Answers(helped, describe_paid(paid), _what_to_look_at(data), blend_finding(found)), sections
+    return Answers(helped, describe_paid(paid), _what_to_look_at(data), blend_finding(evaluations)), sections
 
 
 def _what_to_look_at(data: RunData) -> list[tuple[str, str]]:
     """Name what went wrong most often and what only eyes can judge, each with the section that shows it."""
-    found = []
+    look = []
     if len(data.dropped):
         counts, total = data.dropped["reason"].value_counts(), len(data.dropped) + len(data.kept)
-        found.append(
-            (f"{counts.iloc[0]:,} of {total:,} failures were dropped: {REASONS[counts.index[0]]}.", "dropped")
-        )
+        worst = f"{counts.iloc[0]:,} of {total:,} failures were dropped: {REASONS[counts.index[0]]}."
+        look.append((worst, "dropped"))
     if len(data.kept):
-        return [
-            *found,
-            ("The examples at the end: does each edit fit its query, and keep everything else?", "records"),
-        ]
-    return [*found, ("No failure became a record.", "funnel")]
+        look.append(("The examples at the end: does each edit fit its query, and keep everything else?", "records"))
+    else:
+        look.append(("No failure became a record.", "funnel"))
+    return look
 
 
 def funnel(data: RunData) -> Finding:

@@ -77,10 +77,8 @@ def _of_records(place: str, options: ShowOptions, pairs: PairsPlace) -> RecordSa
 
 
 def _grids_of(place: str, options: ShowOptions, pairs: PairsPlace) -> GridSample:
-    known = moved_pairs(place, pairs)
-    known = recorded_pairs(place) if known is None else known
     assert options.anchor is not None, "only then grids are drawn"
-    return draw_grids(load_records(place), known, n=options.n, anchor=options.anchor)
+    return draw_grids(load_records(place), recorded_pairs(place, pairs), n=options.n, anchor=options.anchor)
 
 
 def _of_mine(place: str, options: ShowOptions, pairs: PairsPlace) -> tuple[RecordSample, Rows]:
@@ -88,5 +86,5 @@ def _of_mine(place: str, options: ShowOptions, pairs: PairsPlace) -> tuple[Recor
         value = getattr(options, name)
         if value is not None:
             raise UserError(f"`{name}` {value} is for records, and {place} holds mined failures. Leave it out.")
-    mined = load_mined(place, moved_pairs(place, pairs))
+    mined = load_mined(place, pairs)
     return sample_failures(mined, n=options.n, direction=options.direction), questions(mined).rows

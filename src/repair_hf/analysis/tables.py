@@ -5,6 +5,7 @@ In tables of metrics, shares are percent with one decimal, MRR has three decimal
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import statistics
@@ -52,17 +53,18 @@ def round_rows(rounds: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[lis
     `records` (direction -> number of new records).
     """
     heads = ["round", *(f"{side} records" for side in SIDES.values())]
-    heads += [f"{side} R@1{what}" for side in SIDES.values() for what in (" plain", "", " +")] + ["mean +"]
-    rows: list[list[str]] = []
-    for place, each in enumerate(rounds):
-        counts, recalls, before = [], [], rounds[place - 1]["metrics"]
+    heads += [f"{side} R@1{what}" for side in SIDES.values() for what in (" plain", "", " gain")] + ["mean gain"]
+    base = [f"{100 * rounds[0]['metrics'][f'{side}_R@1']:.1f}" for side in SIDES]
+    rows = [["base", *[NONE] * len(SIDES), *(cell for recall in base for cell in (NONE, recall, NONE)), NONE]]
+    for before, own in itertools.pairwise(rounds):
+        recalls = []
         for side in SIDES:
-            now, then = (100 * metrics[f"{side}_R@1"] for metrics in (each["metrics"], before))
-            counts.append(f"{each['records'][side]:,}" if place else NONE)
-            plain = f"{100 * each['plain'][f'{side}_R@1']:.1f}" if place else NONE
-            recalls += [plain, f"{now:.1f}", f"{now - then:+.1f}" if place else NONE]
-        gain = f"{mean_gain(before, each['metrics']):+.1f}" if place else NONE
-        rows.append([str(each["round"]) if place else "base", *counts, *recalls, gain])
+            plain, now, then = (
+                100 * metrics[f"{side}_R@1"] for metrics in (own["plain"], own["metrics"], before["metrics"])
+            )
+            recalls += [f"{plain:.1f}", f"{now:.1f}", f"{now - then:+.1f}"]
+        counts = [f"{own['records'][side]:,}" for side in SIDES]
+        rows.append([str(own["round"]), *counts, *recalls, f"{mean_gain(before['metrics'], own['metrics']):+.1f}"])
     return heads, rows
 
 
@@ -134,10 +136,10 @@ def interval_rows(measured: Mapping[str, Mapping[str, Any]]) -> Rows:
     return ["", *measured], rows
 
 
-def gain_rows(found: Mapping[str, Mapping[str, Mapping[str, float]]], head: str) -> Rows:
+def gain_rows(gains: Mapping[str, Mapping[str, Mapping[str, float]]], head: str) -> Rows:
     """Return heads and rows of paired differences in R@1, a row per model: metric -> `difference`, `low`, `high`."""
     names = [f"{side}_R@1" for side in SIDES]
-    rows = [[model, *(difference_cell(name, one.get(name)) for name in names)] for model, one in found.items()]
+    rows = [[model, *(difference_cell(name, own.get(name)) for name in names)] for model, own in gains.items()]
     return [head, *map(label, names)], rows
 
 
@@ -152,7 +154,7 @@ def gain_lines(head: str, gains: Mapping[str, Mapping[str, float]]) -> str:
 def label(name: str) -> str:
     """Format the name of a metric: `i2t_R@1` becomes `I2T R@1`, and `other_t2i_R@1` becomes `other T2I R@1`."""
     words = name.replace("_", " ")
-    return re.sub(r"(^| )(i2t|t2i) (?=R@|MRR|median)", lambda found: f"{found[1]}{SIDES[found[2]]} ", words)
+    return re.sub(r"(^| )(i2t|t2i) (?=R@|MRR|median)", lambda match: f"{match[1]}{SIDES[match[2]]} ", words)
 
 
 def difference_cell(name: str, bounds: Mapping[str, float] | None) -> str:
@@ -167,8 +169,8 @@ def interval_cell(name: str, value: float, low: float, high: float, *, sign: str
     """Format a number with its interval, `78.0 [76.2, 79.8]`: shares in percent, MRR and kappa with three decimals."""
     if math.isnan(value):
         return NONE
-    shown, *bounds = (_number(name, each, sign) for each in (value, low, high))
-    return f"{shown} [{', '.join(bounds)}]"
+    number, *bounds = (_number(name, bound, sign) for bound in (value, low, high))
+    return f"{number} [{', '.join(bounds)}]"
 
 
 def _number(name: str, value: float, sign: str) -> str:

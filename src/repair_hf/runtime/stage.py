@@ -35,7 +35,7 @@ from repair_hf.runtime.run_folder import as_json, versions, write_atomically, wr
 
 logger = logging.getLogger(__name__)
 
-FORGET = "Delete this file, and run the command that made its folder again"
+REMAKE = "Delete this file, and run the command that made its folder again"
 
 
 class Stage:
@@ -110,7 +110,7 @@ class Stage:
             return None
         if command_of(self.folder) != self.command or self._differences(self.folder):
             return None
-        return read_json(self.folder / "summary.json", needs=self.needs, remedy=FORGET)
+        return read_json(self.folder / "summary.json", needs=self.needs, remedy=REMAKE)
 
     def run(self, work: Callable[[Path | None], dict[str, Any]], *, again: bool = False) -> dict[str, Any]:
         """Do the work unless it is done, and return the summary.
@@ -165,7 +165,7 @@ class Stage:
     def _differences(self, folder: Path) -> str:
         """Describe the options in which the folder's result differs from this run; empty if there are none."""
         path = folder / "config.yaml"
-        before = read_yaml(path, remedy=FORGET) if path.is_file() else {}
+        before = read_yaml(path, remedy=REMAKE) if path.is_file() else {}
         return differences(before, self.config, without=self._neutral)
 
 
@@ -225,7 +225,7 @@ def command_of(folder: Path) -> str | None:
 def open_in(folder: Path) -> int:
     """Return how much a stopped stage has left to do; 0 if it is finished, or the folder is of no stage."""
     path = folder / "summary.json"
-    left = read_json(path, remedy=FORGET).get("open") if path.is_file() else 0
+    left = read_json(path, remedy=REMAKE).get("open") if path.is_file() else 0
     return left if isinstance(left, int) else 0
 
 

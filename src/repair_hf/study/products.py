@@ -108,8 +108,8 @@ class Products:
         pairs, model, folder = setting.pairs, setting.options.model, setting.folder / wanted.name
         name = "failures-best"  # variants share them
         with setting.lock(name):
-            options: dict[str, Any] = {"max_queries": setting.max_queries, "cache_images": True}
-            failures = mine(model, pairs, output=setting.folder / name, **options)
+            output, max_queries = setting.folder / name, setting.max_queries
+            failures = mine(model, pairs, output=output, max_queries=max_queries, cache_images=True)
         if wanted.is_random:
             failures = random_failures(failures, pairs, setting.base)
         failures = failures.select(np.flatnonzero(np.isin(failures["direction"][:], wanted.directions)))

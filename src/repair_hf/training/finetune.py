@@ -75,8 +75,8 @@ def open_trainer(
     """Load what a training needs and check everything; nothing is written yet. The arguments are those of `train`."""
     expect(pairs, Pairs, "pairs", MAKE_PAIRS)
     is_named = isinstance(model, str | Path)
-    places = [records] if isinstance(records, str | Path) else records
-    places = [str(place) for place in places] if isinstance(places, list | tuple) else None
+    named_records = [records] if isinstance(records, str | Path) else records
+    places = [str(place) for place in named_records] if isinstance(named_records, list | tuple) else None
     values = {name: options.pop(name) for name in fields_of(TrainOptions) if name in options}
     values |= {"model": str(model) if is_named else "", "records": places}
     (declared,) = fill([TrainOptions], values, "train")
@@ -90,7 +90,7 @@ def open_trainer(
         loading = {"revision": declared.model_revision, "attn_implementation": declared.attn_implementation}
         loading["dtype"] = declared.dtype
     encoder = open_encoder(model, options.pop("processing_class", None), device=config.device, **loading)
-    loaded = open_records(records, pairs, declared.records_revision)
+    loaded: Any = open_records(records, pairs, declared.records_revision)
     if places and is_named and not declared.any_model:
         check_retriever(encoder, loaded.unique("retriever"), f"The records of {', '.join(places)}")
     if declared.near_duplicates is not None:

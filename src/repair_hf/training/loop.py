@@ -161,7 +161,7 @@ class LoopCallback(TrainerCallback):
         """Seconds of the run's loop, evaluations and checkpoints and those before a resume included."""
         return self.before + time.perf_counter() - self.began
 
-    def on_train_begin(self, args, state, control, **kwargs):
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # a checkpoint is saved after a log, see `on_step_end`
         self.before = max((line.get("seconds", 0.0) for line in state.log_history), default=0.0)
         self.began = time.perf_counter()
@@ -173,12 +173,12 @@ class LoopCallback(TrainerCallback):
             disable=args.disable_tqdm,
         )
 
-    def on_epoch_begin(self, args, state, control, **kwargs):
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # After a resume, accelerate does not reach the sampler through the sharded batch sampler that skips batches.
         sampler: OneCaptionPerImage = self.trainer.sampler
         sampler.set_epoch(state.global_step // sampler.batches)
 
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         trainer = self.trainer
         terms = {name: values[-1] for name, values in trainer.terms.items()}
         numbers = [value.float() for value in terms.values()]
@@ -193,20 +193,20 @@ class LoopCallback(TrainerCallback):
             "Lower `learning_rate`. Nothing of this step was saved."
         )
 
-    def on_optimizer_step(self, args, state, control, **kwargs):
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         scale = self.trainer.base.logit_scale
         if self.bounds_scale and scale.requires_grad:
             scale.data.clamp_(max=MAX_LOGIT_SCALE)
 
-    def on_step_end(self, args, state, control, **kwargs):
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.bar.update()
         # A resumed run would lose a mean that spans a checkpoint. `best` saves only after an evaluation.
         control.should_log |= control.should_save or (args.save_strategy == "best" and control.should_evaluate)
 
-    def on_epoch_end(self, args, state, control, **kwargs):
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         control.should_log = True  # so that the last step of a run is in the curve
 
-    def on_log(self, args, state, control, logs=None, **kwargs):
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         self.shown |= {SHOWN[name]: value for name, value in (logs or {}).items() if name in SHOWN}
         self.bar.set_postfix_str(", ".join(f"{name} {value:.4g}" for name, value in self.shown.items()), refresh=False)
 

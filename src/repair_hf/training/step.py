@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -49,7 +49,7 @@ class Step:
     truth: Truth
     scale: Tensor  # () after exp
     bias: Tensor | None = None  # () of the logits, for the sigmoid loss
-    batch: dict[str, Any] | None = None  # this process's batch, see `PairCollator`
+    batch: dict[str, Any] = field(default_factory=dict)  # this process's batch, see `PairCollator`
     rank: int = 0
     world_size: int = 1
 
@@ -137,7 +137,7 @@ def step_of(
 
 def gather(rows: Tensor, world_size: int) -> Tensor:
     """Concatenate the rows of all processes, as many each, and keep their gradient."""
-    return rows if world_size == 1 else _Gather.apply(rows.contiguous())
+    return rows if world_size == 1 else _Gather.apply(rows.contiguous())  # type: ignore[no-untyped-call]
 
 
 class _Gather(torch.autograd.Function):

@@ -100,7 +100,7 @@ class RepairTrainer(DualEncoderTrainer):
         self.base, model_digest = encoder.model, encoder.digest  # before adapters are added
         self.needs_bias = check_model(self.base, args.global_loss)
         self.fill = fill or fill_of(train_dataset, loaded_records, args, truth)
-        self.objective = objective or _objective_of(args, self.fill, sigmoid=self.needs_bias)
+        self.objective: Objective = objective or _objective_of(args, self.fill, sigmoid=self.needs_bias)
         self.sampler = OneCaptionPerImage(train_dataset.caption_image, args.step_size, args.draw_seed)
         self.loop = LoopCallback(self, bounds_scale=not self.needs_bias)
         self.run_options = RunOptions()
@@ -119,7 +119,7 @@ class RepairTrainer(DualEncoderTrainer):
             self.remove_callback(callback)
         _check_parameters(self.objective, self.model)
         self.clip = NormKeepingClip(self.accelerator.clip_grad_norm_)
-        self.accelerator.clip_grad_norm_ = self.clip  # type: ignore[method-assign]
+        self.accelerator.clip_grad_norm_ = self.clip
         self.model_accepts_loss_kwargs = False  # the loss is a mean: accumulated parts are averaged
         self.options = self._options(peft_config, objective) | {"model_digest": model_digest}
         self.options |= _options_of_records(records, loaded_records)

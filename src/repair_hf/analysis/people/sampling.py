@@ -14,7 +14,7 @@ import pandas as pd
 from datasets import Dataset, Features, Value
 
 from repair_hf.analysis.people.judgements import Task
-from repair_hf.analysis.run_data import PairsPlace, RunData, moved_pairs, recorded_pairs
+from repair_hf.analysis.run_data import PairsPlace, RunData, recorded_pairs
 from repair_hf.records.columns import REJECTED, SOURCES
 from repair_hf.records.images import lacks_images, record_at, restore_images
 from repair_hf.runtime.options import UserError
@@ -65,8 +65,7 @@ def with_images(data: RunData, drawn: pd.DataFrame, pairs: PairsPlace) -> Iterat
     )
     tables = [data.records.select(drawn[is_kept]["place"]), failures]
     if any(map(lacks_images, tables)):
-        known = moved_pairs(data.home, pairs)
-        known = recorded_pairs(data.home) if known is None else known
+        known = recorded_pairs(data.home, pairs)
         tables = [restore_images(table, known) for table in tables]
     turns = [0, 0]
     for item, kept in zip(drawn["item"], is_kept, strict=True):
