@@ -134,13 +134,9 @@ class Asker(PaidModel):
             RunStopped: If the run cannot go on.
         """
         topic = Topic(stage, direction, self.model, self._prompt_digest)
-        sampling = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed, **self._reasoning}
-        question = question_key(messages, model=self.model, schema=schema and schema.__name__, **sampling)
-        request = sampling | {
-            "model": self.model,
-            "messages": messages,
-            "max_tokens": max_tokens + self._thinking_room,
-        }
+        options = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed, **self._reasoning}
+        question = question_key(messages, model=self.model, schema=schema and schema.__name__, **options)
+        request = options | {"model": self.model, "messages": messages, "max_tokens": max_tokens + self._thinking_room}
         if schema is not None:
             request["response_format"] = response_format(schema)
         answer: Any = None
