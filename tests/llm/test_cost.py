@@ -9,6 +9,7 @@ from ledgers import ledger_in, pay
 from provider_server import png
 
 from repair_hf.llm import provider
+from repair_hf.llm.asker import Asker
 from repair_hf.llm.cost import (
     Usage,
     add_up,
@@ -21,10 +22,11 @@ from repair_hf.llm.cost import (
     text_tokens,
     usage_rows,
 )
-from repair_hf.llm.ledger import Reply, Topic
+from repair_hf.llm.ledger import Ledger, Reply, Topic
 from repair_hf.llm.ledger_file import FILE
 from repair_hf.llm.provider import load_litellm
 from repair_hf.synthesis.hosted import worst_price
+from tests.llm.asking import IN, OUT, PRICED
 
 FLASH = "gemini/gemini-2.5-flash"
 
@@ -65,6 +67,13 @@ def test_messages_count_their_texts_and_their_images(model, size, tokens):
     texts = text_tokens(rules) + text_tokens(question)
     assert 90 < texts < 120
     assert count_tokens(model, messages) == pytest.approx(texts + tokens, abs=10)
+
+
+def test_what_is_reserved_is_a_tenth_above_the_count_of_the_prompt_and_the_longest_answer():
+    messages = [{"role": "user", "content": "Judge what you see. " * 200}]
+    with Ledger() as ledger:
+        worst = Asker(PRICED, ledger).worst({"messages": messages, "max_tokens": 100})
+    assert worst == pytest.approx(1.1 * count_tokens(PRICED, messages) * IN + 100 * OUT, rel=0.002)
 
 
 def test_usage_keeps_paid_and_replayed_apart():
