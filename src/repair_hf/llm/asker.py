@@ -133,17 +133,9 @@ class Asker(PaidModel):
             RunStopped: If the run cannot go on.
         """
         topic = Topic(stage, direction, self.model, self._prompt_digest)
-<<<<<<< HEAD
         sampling = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed, **self._reasoning}
         question = question_key(messages, model=self.model, schema=schema and schema.__name__, **sampling)
         request = self._first_request(messages, schema, sampling)
-=======
-        options = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed, **self._reasoning}
-        question = question_key(messages, model=self.model, schema=schema and schema.__name__, **options)
-        request = options | {"model": self.model, "messages": messages, "max_tokens": max_tokens + self._thinking_room}
-        if schema is not None:
-            request["response_format"] = response_format(schema)
->>>>>>> asking
         answer: Any = None
         for attempt in range(self.attempts):
             # 31 bits, which is what providers accept
