@@ -19,8 +19,7 @@ from repair_hf.llm.cost import (
     price_per_image,
 )
 from repair_hf.llm.ledger_file import place_of, query, read_calls
-from repair_hf.runtime.files import read_json, read_yaml
-from repair_hf.runtime.stage import FORGET
+from repair_hf.runtime.files import REMAKE, read_json, read_yaml
 from repair_hf.synthesis.models import editor_price, find_editor, find_llm, llm_price
 from repair_hf.synthesis.options import EditorOptions, LLMOptions
 
@@ -67,7 +66,7 @@ def items_of(stages: Sequence[StageCost], llm: LLMOptions, editor: EditorOptions
 def calls_of(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the calls of a folder of records, from the ledger that its options name."""
     file = folder / "config.yaml"
-    options = read_yaml(file, remedy=FORGET) if file.is_file() else {}
+    options = read_yaml(file, remedy=REMAKE) if file.is_file() else {}
     yield from read_calls(*place_of(folder, options.get("ledger")))
 
 

@@ -97,7 +97,9 @@ def compare_models(
 
     first, *others = measured
     changes = {name: compare(name, first) for name in others}
-    repairs = [repair(name, plain) for name, references in baselines.items() for plain in references or [None]]
+    repairs = []
+    for name, references in baselines.items():
+        repairs += [repair(name, plain) for plain in references] or [repair(name, None)]
     comparison: dict[str, Any] = {"reference": first}
     for key in ("differences", "queries", "cases"):
         comparison[key] = {name: change[key] for name, change in changes.items()}

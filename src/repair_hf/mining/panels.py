@@ -167,8 +167,8 @@ class Panel:
             is_ahead = score >= high
             side.ahead[rows] += torch.bincount(place[is_ahead], minlength=len(rows)).cpu().numpy()
             may_matter |= (score >= best) | (score >= low) & ~is_ahead
-        row, column, score = (values[may_matter].cpu().numpy() for values in (row, column, score))
-        return images[row], column, score
+        kept_row, kept_column, kept_score = (values[may_matter].cpu().numpy() for values in (row, column, score))
+        return images[kept_row], kept_column, kept_score
 
     def _still_needed(self, pool: Sequence[Pairs]) -> Pairs:
         """Raise the captions' bounds, and keep the pairs that may still matter."""
