@@ -19,7 +19,8 @@ from repair_hf.llm.cost import (
     price_per_image,
 )
 from repair_hf.llm.ledger_file import place_of, query, read_calls
-from repair_hf.runtime.files import REMAKE, read_json, read_yaml
+from repair_hf.runtime.files import read_json, read_yaml
+from repair_hf.runtime.stage import REMAKE
 from repair_hf.synthesis.models import editor_price, find_editor, find_llm, llm_price
 from repair_hf.synthesis.options import EditorOptions, LLMOptions
 
