@@ -178,8 +178,9 @@ class Evaluation:
         model = self.names[name]
         encoder = open_retriever(model, **self.options.how_to_load)
         inputs: dict[str, Any] = {"model": str(model) if isinstance(model, str | Path) else encoder.origin or name}
-        if (weight := self.weights.get(name)) is not None:
-            inputs["weight"], encoder = weight, blended(encoder, self._base_weights(), weight)
+        if name in self.weights:
+            inputs["weight"] = self.weights[name]
+            encoder = blended(encoder, self._base_weights(), self.weights[name])
         return encoder, self._stage(self._folder(name), inputs | {"model_digest": encoder.digest}, NEEDS)
 
     def _folder(self, name: str) -> Path | None:
@@ -251,7 +252,8 @@ class Evaluation:
             return plain_before(self.names)
         baselines: dict[str, list[str]] = {}
         for weight in sorted(set(self.weights.values()) - {0.0}):
-            baselines |= plain_before({name: self.names[name] for name, own in self.weights.items() if own == weight})
+            blends = [name for name in self.weights if self.weights[name] == weight]
+            baselines |= plain_before({name: self.names[name] for name in blends})
         return {name: plain for name, plain in baselines.items() if plain}
 
     def _saved(self, name: str) -> Measured:
