@@ -246,21 +246,16 @@ def _placeholders(
     names: Sequence[str], cells: Sequence[int], captions: Sequence[list[str | None]], problems: Problems
 ) -> set[int]:
     """Return the rows whose addresses give one picture for different captions: it may say that theirs is gone."""
-    rows_of: dict[int, list[int]] = {}
-    for row, (name, cell) in enumerate(zip(names, cells, strict=True)):
+    texts: dict[int, dict[str, set[str]]] = {}  # of each address of a picture
+    for name, cell, of_row in zip(names, cells, captions, strict=True):
         if is_address(name):
-            rows_of.setdefault(cell, []).append(row)
-    lost: set[int] = set()
-    for rows in rows_of.values():
-        texts = {
-            name: {bare_caption(text) for row in rows if names[row] == name for text in captions[row] if text}
-            for name in {names[row] for row in rows}
-        }
-        if len(set(map(frozenset, texts.values()))) > 1:
-            lost |= set(rows)
-            for row in rows:
-                problems.add("placeholder_image", names[row])
-    return lost
+            of_address = texts.setdefault(cell, {}).setdefault(name, set())
+            of_address |= {bare_caption(text) for text in of_row if text}
+    doubtful = {cell for cell, addresses in texts.items() if len(set(map(frozenset, addresses.values()))) > 1}
+    lost = [row for row, cell in enumerate(cells) if cell in doubtful and is_address(names[row])]
+    for row in lost:
+        problems.add("placeholder_image", names[row])
+    return set(lost)
 
 
 def _outside(images: Dataset, own: Sequence[Path], names: list[str], problems: Problems) -> set[int]:
