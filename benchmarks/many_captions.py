@@ -15,7 +15,9 @@ import random
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from common import Noise, parser, print_table, random_weights
@@ -65,7 +67,21 @@ def measure(folder: str) -> tuple[str, ...]:
     model, preprocessor = random_weights("world", captions[:5000]["caption"])
     config = RepairConfig(f"{folder}/out", max_steps=1, per_device_train_batch_size=BATCH, use_cpu=True)
     config.cache_images, config.disable_tqdm = False, True
-    before, peak, is_done = anonymous(), [0], threading.Event()
+    before = anonymous()
+    began = time.perf_counter()
+    with peak_memory() as peak:
+        trainer = RepairTrainer(model, config, Pairs(images, captions, ()), None, preprocessor, records=records)
+        trainer.data_collator.images = [Noise(len(table), preprocessor) for table in (images, trainer.fill.images)]
+        opened = time.perf_counter() - began
+        trainer.train()
+    seconds = time.perf_counter() - began
+    return f"{opened:.1f}", f"{seconds:.1f}", *(f"{size / 1e6:,.0f}" for size in (before, peak[0], peak[0] - before))
+
+
+@contextmanager
+def peak_memory() -> Iterator[list[int]]:
+    """Watch `anonymous`: the list holds the most bytes so far."""
+    peak, is_done = [anonymous()], threading.Event()
 
     def watch() -> None:
         while not is_done.wait(0.02):
@@ -73,15 +89,9 @@ def measure(folder: str) -> tuple[str, ...]:
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    began = time.perf_counter()
-    trainer = RepairTrainer(model, config, Pairs(images, captions, ()), None, preprocessor, records=records)
-    trainer.data_collator.images = [Noise(len(table), preprocessor) for table in (images, trainer.fill.images)]
-    opened = time.perf_counter() - began
-    trainer.train()
-    seconds = time.perf_counter() - began
+    yield peak
     is_done.set()
     watcher.join()
-    return f"{opened:.1f}", f"{seconds:.1f}", *(f"{size / 1e6:,.0f}" for size in (before, peak[0], peak[0] - before))
 
 
 def anonymous() -> int:

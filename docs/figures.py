@@ -34,7 +34,7 @@ SHOWN = 5  # images of a ranking
 COLORS = 128  # of a picture
 TRIED = 300  # grids to choose from
 LEARNING_RATE = 3e-4
-SLOTS = ("anchor", "fits the 2nd caption", "false positive"), ("anchor", "false positive", "fits the 3rd image")
+SLOTS = ("anchor", "fits the 2nd caption", "wrong image"), ("anchor", "wrong caption", "fits the 3rd image")
 
 
 def main(folder: Path) -> None:

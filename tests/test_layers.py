@@ -15,7 +15,7 @@ ROOMS = {
     "runtime": (1, "how a stage is configured, where it writes, who shares its work"),
     "pairs": (2, "images, captions, and which belong together"),
     "llm": (2, "asking a model by id: prompts, ledger, prices, limits, batches"),
-    "encoder": (3, "any dual encoder: preprocessing, embeddings, cached pixels, export"),
+    "encoder": (3, "any dual encoder: preprocessing, embeddings, cached pixels, blends"),
     "records": (3, "the (q, gt, fp, edit) dataset"),
     "toyworld": (3, "the small closed world: scenes, pictures, captions, oracle, editor"),
     "mining": (4, "exact ranking of images against captions, and the false positives in it"),

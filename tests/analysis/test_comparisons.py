@@ -70,7 +70,7 @@ def test_the_same_comparison_in_two_folders_counts_once(tmp_path):
             for name, own in json.loads(path.read_text()).items()
         }
         path.write_text(json.dumps(metrics))
-    assert len(find_evaluations(tmp_path).repairs) == 1
+    assert [repair.model.parent.name for repair in find_evaluations(tmp_path).repairs] == ["b"]  # the newest
     metrics["plain"]["model_digest"] = "other"
     path.write_text(json.dumps(metrics))
     assert len(find_evaluations(tmp_path).repairs) == 2

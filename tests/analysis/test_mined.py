@@ -99,6 +99,8 @@ def test_near_identical_images_are_named(clip_folder, pairs_folder, tmp_path):
 def test_what_is_for_records_alone_is_an_error(mined, capsys):
     assert main(["show", str(mined), "--dropped", "no_op"]) == 2
     assert "`dropped` no_op is for records" in capsys.readouterr().err
+    assert main(["analyze", str(mined), "--judgements", "ann.json"]) == 2
+    assert "`judgements` are of records" in capsys.readouterr().err
 
 
 def test_other_pairs_are_an_error(mined, tmp_path):

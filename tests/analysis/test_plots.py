@@ -107,10 +107,18 @@ def test_without_blends_on_further_pairs_there_is_no_curve(tmp_path):
     assert blend_finding(find_evaluations(tmp_path)) is None
 
 
-def test_labels_of_a_curve_do_not_overlap():
-    weights = [0, 0.2, 0.4, 0.6, 0.8, 1]
-    rows = [("web", "tuned", way, w, 60 + w / 9, 70.0 - w / 9) for way in ("i2t", "t2i") for w in weights]
+@pytest.mark.parametrize("models", [["tuned"], ["plain", "tuned"]])
+def test_labels_of_a_curve_do_not_overlap(models):
+    """Two lines that lie upon each other; several models have one line each, the mean of both directions."""
+    rows = [
+        ("web", model, way, weight / 5, 60 + weight + shift, 70.0 - weight)
+        for model in models
+        for way, shift in (("i2t", 1), ("t2i", 1))
+        for weight in range(6)
+    ]
     plot = curve(pd.DataFrame(rows, columns=["also", "model", "direction", "weight", "gained", "kept"]))
+    names = [line.points[-1].label.removeprefix("1 ") for line in plot.panels[0].lines]
+    assert names == (["I2T", "T2I"] if models == ["tuned"] else models)
     boxes = []
     for point in (point for line in plot.panels[0].lines for point in line.points):
         left = point.label_x - (LETTER * len(point.label) if point.anchor == "end" else 0)

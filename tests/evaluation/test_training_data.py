@@ -1,10 +1,11 @@
-"""What models were trained on, by the folders of real stages."""
+"""What stands with every number: data, weights and code; and what models were trained on."""
 
 import pytest
 
+from repair_hf.evaluation.provenance import describe, provenance
 from repair_hf.evaluation.training_data import check_unseen, find_trainings, plain_before
 from repair_hf.pairs.dataset import load_pairs
-from repair_hf.runtime.options import UserError
+from repair_hf.runtime.options import PairsOptions, UserError
 from repair_hf.runtime.stage import Stage
 
 
@@ -77,3 +78,20 @@ def test_rounds_are_compared_with_as_many_trainings_in_a_row_without_records(tra
     }
     found = plain_before({"plain": plain, "repaired": repaired, **later})
     assert found == {"repaired": ["plain"], "repaired-2": ["plain-2", "plain-1-of-2"]}
+
+
+@pytest.mark.parametrize(
+    "options, split",
+    [
+        ({"benchmark": "coco", "split": "validation"}, "val"),
+        ({"benchmark": "coco", "split": "train", "with_restval": True}, "train+restval"),
+        ({"benchmark": None, "split": "validation"}, "validation"),
+    ],
+)
+def test_a_split_has_the_benchmarks_own_name(pairs_folder, options, split):
+    pairs = load_pairs(pairs_folder, split="all")
+    made = provenance(PairsOptions(pairs="x", **options), pairs, "me/clip", "0123abcd")
+    assert (made["split"], made["benchmark"]) == (split, options["benchmark"])
+    assert made["pairs_fingerprint"] == pairs.fingerprint
+    start = f"coco, split {split}," if options["benchmark"] else f"x (not a standard benchmark), split {split},"
+    assert describe({"a": made}).startswith(start) and "a: weights 0123abcd" in describe({"a": made})

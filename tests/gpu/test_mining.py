@@ -10,8 +10,7 @@ import pytest
 from benchmarks.common import Vectors
 from repair_hf.mining.ranking import rank_both_ways
 from repair_hf.pairs.truth import Truth
-from tests.mining.embeddings import COLLECTIONS
-from tests.mining.sorted_ranking import check
+from tests.mining.embeddings import COLLECTIONS, check
 
 pytestmark = pytest.mark.gpu
 

@@ -38,23 +38,3 @@ asked = ({"pairs_config": "english"}, {"pairs_config": "english", "pairs_revisio
 result = [load_pairs("me/photos", split="all", **one).captions["caption"][:] for one in asked]
 """)
     assert loaded == [names[:2], names[:1], names[2:]]
-
-
-def test_an_image_folder_with_a_table_keeps_captions_that_pandas_takes_for_none(client, stranger, pairs_folder):
-    names, captions = ["red_circle.png", "blue_circle.png", "red_square.png"], ["NA", "null", "12"]
-    client.run(f"""
-from huggingface_hub import CommitOperationAdd, HfApi
-api, folder = HfApi(), {str(pairs_folder)!r}
-api.create_repo("me/tables", repo_type="dataset")
-parts = {{name: open(f"{{folder}}/{{name}}", "rb").read() for name in {names!r}}}
-rows = ["file_name,caption", *map(",".join, zip({names!r}, {captions!r}))]
-parts["metadata.csv"] = "\\n".join(rows).encode()
-changes = [CommitOperationAdd(path, content) for path, content in parts.items()]
-api.create_commit("me/tables", changes, commit_message="all", repo_type="dataset")
-""")
-    loaded = stranger("""
-from repair_hf.pairs.dataset import load_pairs
-pairs = load_pairs("me/tables", split="all")
-result = [pairs.captions["caption"][:], pairs.images[0]["image"].size]
-""")
-    assert loaded == [captions, [48, 40]]

@@ -98,9 +98,23 @@ def test_a_dataset_of_the_hub_names_no_file_of_this_machine(pairs_folder, tmp_pa
         load_pairs("me/photos", split="all")
 
 
-def test_a_problem_shows_names_escaped():
-    problem = Problem("missing_image", 5, ("\x1b[31mred.png", "b.png"))
-    assert str(problem) == "images that do not exist: 5 ('\\x1b[31mred.png', 'b.png', ...)"
+def test_a_problem_shows_names_as_they_are_and_escape_codes_escaped():
+    problem = Problem("missing_image", 5, ("\x1b[31mred.png", "Été.png"))
+    assert str(problem) == "images that do not exist: 5 ('\\x1b[31mred.png', 'Été.png', ...)"
+
+
+def test_several_warnings_are_said_in_full_once_and_then_in_one_line(folder, caplog):
+    rows = rows_of(folder)
+    rows[0]["image"], rows[1]["captions"] = "Été.png", [""]
+    lines = []
+    for number in range(3):
+        if number == 2:
+            rows[2]["captions"] = [""]
+        caplog.clear()
+        load_pairs(write(folder, rows), split="all")
+        lines.append([line.message for line in caplog.records if line.levelname == "WARNING"])
+    assert len(lines[0]) == len(lines[2]) == 3 and "images that do not exist: 1 ('Été.png')" in caplog.text
+    assert lines[1] == [f"{lines[0][0]} 2 more warnings as before."]
 
 
 @pytest.fixture(scope="module")

@@ -154,3 +154,10 @@ def test_fits_the_area_of_a_square(size, side):
 def test_the_toy_worlds_editor_writes_pngs_alone():
     with pytest.raises(UserError, match="`editor_format` must be png"):
         check_editor(EditorOptions("world", editor_format="jpeg"), LLMOptions("world/oracle"))
+
+
+def test_no_image_is_edited_above_a_megapixel():
+    """FLUX.2 shrinks a larger source to a megapixel, and not its output: the edit would be another picture."""
+    assert fit((4000, 1000), EditorOptions("diffusers:a/b", editor_size=1024).editor_size) == (2048, 512)
+    with pytest.raises(UserError, match="editor_size"):
+        EditorOptions("diffusers:a/b", editor_size=1040)

@@ -47,6 +47,8 @@ def analyze(
     check_folder(folder, "analyze")
     ignored: Mapping[str, str] = {}
     if is_mined(run):
+        if judgements:
+            raise UserError(f"`judgements` are of records, and {run} holds mined failures. Leave them out.")
         mined = load_mined(run, pairs)
         findings, answers, title = [questions(mined)], None, "What was mined"
         counts = f"{mined.folder.name} · {len(mined.table):,} false positives"

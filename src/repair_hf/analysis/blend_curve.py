@@ -63,7 +63,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
-    """A direction of a model: its class, and its points."""
+    """A direction, or the mean of both of a model: the class of its color, and its points."""
 
     side: str
     points: list[Point]
@@ -96,24 +96,31 @@ class Curve:
 
 
 def curve(rows: pd.DataFrame) -> Curve:
-    """Lay out `blend_rows`: what is gained to the right, what is kept upwards."""
+    """Lay out `blend_rows`: what is gained to the right, what is kept upwards.
+
+    One model has a line for each direction; of several, each has one line, the mean of both directions.
+    """
+    lines_of = rows.assign(line=rows["direction"].map(SIDES))
+    if rows["model"].nunique() > 1:
+        lines_of = rows.groupby(["also", "model", "weight"], sort=False, as_index=False)[["gained", "kept"]].mean()
+        lines_of["line"] = lines_of["model"]
     panels, top = [], float(ABOVE)
-    several = rows["model"].nunique() > 1
-    for other, own in rows.groupby("also", sort=False):
+    for other, own in lines_of.groupby("also", sort=False):
         x, across = _scale(own["gained"], LEFT, WIDTH - RIGHT)
         y, up = _scale(own["kept"], top + PLOT, top)
         taken: list[Box] = []
         lines = []
-        for (model, side), line in own.groupby(["model", "direction"], sort=False):
+        for place, (name, line) in enumerate(own.groupby("line", sort=False)):
             labels = [f"{weight:g}" for weight in line["weight"]]
-            labels[-1] += f" {SIDES[str(side)]}{f' {model}' if several else ''}"
+            labels[-1] += f" {name}"
             places = zip(labels, map(x, line["gained"]), map(y, line["kept"]), strict=True)
-            lines.append(Line(str(side), [_labelled(label, left, down, taken) for label, left, down in places]))
+            points = [_labelled(label, left, down, taken) for label, left, down in places]
+            lines.append(Line(list(SIDES)[place % len(SIDES)], points))
         panels.append(Panel(str(other), top, lines, across, up))
         top += PLOT + BELOW + ABOVE
     described = "; ".join(
-        f"{model + ', ' if several else ''}{SIDES[side]}, weight {weight:g}: {gained:.1f} and on {other} {kept:.1f}"
-        for other, model, side, weight, gained, kept in rows.itertuples(index=False)
+        f"{row.line}, weight {row.weight:g}: {row.gained:.1f} and on {row.also} {row.kept:.1f}"
+        for row in lines_of.itertuples()
     )
     return Curve(panels, top - ABOVE, f"R@1 in %, by weight of the tuned model. {described}.")
 

@@ -29,7 +29,7 @@ class Comparison:
 
 @dataclass
 class Evaluations:
-    """What was evaluated below a run's folder. Of equal weights on equal pairs, the first comparison counts."""
+    """What was evaluated below a run's folder. Of equal weights on equal pairs, the newest comparison counts."""
 
     measured: dict[Path, dict[str, Any]] = field(default_factory=dict)  # metrics by the folder of a model
     repairs: list[Comparison] = field(default_factory=list)  # with records against without, the newest evaluation last
@@ -91,12 +91,13 @@ def _add_comparisons(folder: Path, evaluations: Evaluations) -> None:
         for name, gains in compared["differences"].items()
     ]
     others = [row for row in changes if row["reference"] in plain]
-    for rows, comparisons in ((repairs, evaluations.repairs), (others, evaluations.others)):
+    for rows, comparisons in ((others, evaluations.others), (repairs, evaluations.repairs)):
         for row in rows:
             comparison = Comparison(folder / row["model"], folder / row["reference"], row)
-            known = (*evaluations.repairs, *evaluations.others)
-            if _weights(comparison, evaluations) not in [_weights(other, evaluations) for other in known]:
-                comparisons.append(comparison)
+            weights = _weights(comparison, evaluations)
+            for earlier in (evaluations.others, evaluations.repairs):
+                earlier[:] = [other for other in earlier if _weights(other, evaluations) != weights]
+            comparisons.append(comparison)
 
 
 def _weights(comparison: Comparison, evaluations: Evaluations) -> list[str]:

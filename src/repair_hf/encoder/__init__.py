@@ -1,1 +1,1 @@
-"""Any dual encoder: preprocessing, embeddings, cached pixels, export."""
+"""Any dual encoder: preprocessing, embeddings, cached pixels, blends."""

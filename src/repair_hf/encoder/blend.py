@@ -13,7 +13,6 @@ from torch import Tensor
 
 from repair_hf.encoder.adapters import has_adapters
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.encoder.embedder import Embedder
 from repair_hf.encoder.models import MODEL_FILES, NAMED, load_model
 from repair_hf.runtime.files import read_json, read_yaml
 from repair_hf.runtime.items import FILE
@@ -70,29 +69,6 @@ def untrained(model: Any) -> dict[str, Tensor]:
                 "the trained folder with `repair-hf export blend`."
             )
     return {}
-
-
-def weights_of(base: Any) -> dict[str, Tensor]:
-    """Load the weights of the base of some blends.
-
-    Raises:
-        UserError: If it is not named by id or folder, or cannot be loaded.
-    """
-    if not isinstance(base, str | Path):
-        raise UserError("`blends` loads the base, so name it by Hub id or folder.")
-    return load_model(base).state_dict()
-
-
-def blended(encoder: Embedder, base: Mapping[str, Tensor], weight: float) -> DualEncoder:
-    """Blend the open encoder of a tuned model with the weights of its base, and return it.
-
-    Raises:
-        UserError: As `blend`; or if it is no dual encoder of transformers.
-    """
-    if not isinstance(encoder, DualEncoder):
-        raise UserError(f"`blends` takes dual encoders of transformers; {encoder.origin} is a SentenceTransformer.")
-    blend(encoder.model, base, weight)
-    return encoder
 
 
 def export_blend(model: str | Path, base: str | Path, weight: float, output: str | Path) -> dict[str, Any]:

@@ -40,6 +40,7 @@ class Embedder(ABC):
         UserError: If `precision` is fp16 without a GPU.
     """
 
+    model: Any
     preprocessor: Preprocessor | None = None  # without one there is no `PixelStore`
     libraries: tuple[str, ...] = ()  # beside transformers, whose versions change vectors
 

@@ -77,9 +77,9 @@ def winoground_metrics(groups: Sequence[str]) -> tuple[Metric, ...]:
 
 def judge_winoground(scores: np.ndarray) -> dict[str, np.ndarray]:
     """Map (n, 2, 2) cosines, pictures by captions, to the smaller of the two margins of each measure."""
-    own = np.diagonal(scores, axis1=1, axis2=2)  # (n, 2)
-    text = np.minimum(own[:, 0] - scores[:, 0, 1], own[:, 1] - scores[:, 1, 0])
-    image = np.minimum(own[:, 0] - scores[:, 1, 0], own[:, 1] - scores[:, 0, 1])
+    true = np.diagonal(scores, axis1=1, axis2=2)  # (n, 2)
+    text = np.minimum(true[:, 0] - scores[:, 0, 1], true[:, 1] - scores[:, 1, 0])
+    image = np.minimum(true[:, 0] - scores[:, 1, 0], true[:, 1] - scores[:, 0, 1])
     return {"text": text, "image": image, "group": np.minimum(text, image)}
 
 

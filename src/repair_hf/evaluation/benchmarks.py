@@ -33,6 +33,7 @@ from repair_hf.evaluation.options import CompositionalOptions
 from repair_hf.evaluation.order import load_order
 from repair_hf.evaluation.pictures import EncodedImages, Photographs, columns_of, load_test_split
 from repair_hf.pairs.dataset import Pairs
+from repair_hf.pairs.problems import quoted
 from repair_hf.runtime.files import REPAIR, read_json
 from repair_hf.runtime.options import PairsOptions, UserError
 
@@ -156,7 +157,7 @@ def _from_files(benchmark: Benchmark, folder: Path, image_folders: Sequence[Path
     places = [_find(name, [*image_folders, folder / "images", folder / "val2017", folder]) for name in names]
     missing = [name for name, place in zip(names, places, strict=True) if place is None]
     if missing:
-        examples = ", ".join(ascii(name) for name in missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
+        examples = ", ".join(map(quoted, missing[:SHOWN])) + (", ..." if len(missing) > SHOWN else "")
         raise UserError(
             f"{len(missing):,} of {len(names):,} photographs of {folder} are missing ({examples}): name their folder "
             "by --compositional-images."

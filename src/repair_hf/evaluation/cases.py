@@ -107,8 +107,8 @@ def both_are_right(scores: np.ndarray) -> dict[str, np.ndarray]:
 
 def micro_and_macro(groups: Sequence[str]) -> tuple[Metric, ...]:
     """Return each group's accuracy, their mean, and that of all cases."""
-    each = tuple(Metric(group, "accuracy", (group,)) for group in groups)
-    return (*each, macro("macro", groups), Metric("micro", "accuracy"))
+    of_groups = tuple(Metric(group, "accuracy", (group,)) for group in groups)
+    return (*of_groups, macro("macro", groups), Metric("micro", "accuracy"))
 
 
 def macro(name: str, groups: Sequence[str]) -> Metric:

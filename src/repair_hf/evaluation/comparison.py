@@ -133,13 +133,16 @@ def short_names(models: Sequence[str], option: str = "model") -> dict[str, str]:
         >>> short_names(["world/base", "runs/a/retriever", "runs/b/retriever"])
         {'base': 'world/base', 'a--retriever': 'runs/a/retriever', 'b--retriever': 'runs/b/retriever'}
     """
-    if twice := sorted({model for model in models if list(models).count(model) > 1}):
+    twice = sorted({model for model in models if list(models).count(model) > 1})
+    if twice:
         raise UserError(f"`{option}` names {', '.join(twice)} twice. Name each once.")
-    parts, names = [Path(model).parts for model in models], {}
-    for model, own in zip(models, parts, strict=True):
-        others = [other for other in parts if other is not own]
-        length = next((n for n in range(1, len(own)) if all(other[-n:] != own[-n:] for other in others)), len(own))
-        names["--".join(own[-length:]).strip("/.") or "model"] = model
+    all_parts, names = [Path(model).parts for model in models], {}
+    for model, parts in zip(models, all_parts, strict=True):
+        others = [other for other in all_parts if other is not parts]
+        length = 1
+        while length < len(parts) and any(other[-length:] == parts[-length:] for other in others):
+            length += 1
+        names["--".join(parts[-length:]).strip("/.") or "model"] = model
     if len(names) < len(models):
         raise UserError(
             f"`{option}` names {', '.join(models)}, whose short names are equal; rename a folder, or leave one out."

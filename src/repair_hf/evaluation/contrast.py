@@ -53,7 +53,8 @@ def load_contrast(source: str) -> Cases:
     dataset = load_test_split(source)
     images, captions = TWO if TWO[0][0] in dataset.column_names else ONE
     rows = columns_of(dataset, source, images, (*captions, *NAMES))
-    if others := sorted(set(rows["kind"]) - set(KINDS)):
+    others = sorted(set(rows["kind"]) - set(KINDS))
+    if others:
         raise UserError(
             f"`contrast` {source} is no contrast set: its kinds of changed detail are {', '.join(others[:3])}. Give "
             "the folder of `repair-hf contrast`."
@@ -74,16 +75,17 @@ def judge_one(scores: np.ndarray) -> dict[str, np.ndarray]:
 
 def judge_two(scores: np.ndarray) -> dict[str, np.ndarray]:
     """Return the margins of the first picture and of the first caption, and those of Winoground; (n, 2, 2) scores."""
-    own = scores[:, 0, 0]
-    return {"caption": own - scores[:, 0, 1], "picture": own - scores[:, 1, 0], **judge_winoground(scores)}
+    true = scores[:, 0, 0]
+    return {"caption": true - scores[:, 0, 1], "picture": true - scores[:, 1, 0], **judge_winoground(scores)}
 
 
 def _cases(rows: Dataset, captions: tuple[str, ...], pictures: int) -> list[list[Case]]:
     """Return the cases of each row: the second one asks from the side of the changed pair."""
-    found = []
-    for place, row in enumerate(rows.to_list()):
-        texts, own = tuple(row[name] for name in captions), range(place * pictures, (place + 1) * pictures)
-        first = Case(row["id"], row["kind"], tuple(own), texts, row["image_id"])
-        second = Case(f"{row['id']}/changed", row["kind"], tuple(own)[::-1], texts[::-1], row["image_id"])
-        found.append([first, second][:pictures])
-    return found
+    cases = []
+    for number, row in enumerate(rows.to_list()):
+        texts = tuple(row[name] for name in captions)
+        places = tuple(range(number * pictures, (number + 1) * pictures))
+        first = Case(row["id"], row["kind"], places, texts, row["image_id"])
+        second = Case(f"{row['id']}/changed", row["kind"], places[::-1], texts[::-1], row["image_id"])
+        cases.append([first, second][:pictures])
+    return cases

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from repair_hf.encoder.blend import blended, weights_of
+from repair_hf.encoder.blend import blend
 from repair_hf.encoder.embedder import Embedder, vectors_folder
+from repair_hf.encoder.models import load_model
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.encoder.pixel_store import pixels_for
 from repair_hf.evaluation.benchmarks import load_benchmarks
@@ -113,10 +114,11 @@ class Evaluation:
         self.weights: dict[str, float] = {}  # of blends, by short name
         if options.blends:
             (base, base_model), *tuned = self.names.items()
-            self._base_weights = cache(lambda: weights_of(base_model))
+            self._base_weights = cache(lambda: load_model(str(base_model)).state_dict())
             self.names = {base: base_model}
+            for model in models:
+                expect(model, (str, Path), "models", "for `blends`, Hub ids or folders")
             for name, model in tuned:
-                expect(model, (str, Path), "models", "a Hub id or folder of the tuned model")
                 for weight in sorted(options.blends):
                     self.names[f"{name}@{weight:g}"] = model
                     self.weights[f"{name}@{weight:g}"] = weight
@@ -178,8 +180,9 @@ class Evaluation:
         model = self.names[name]
         encoder = open_retriever(model, **self.options.how_to_load)
         inputs: dict[str, Any] = {"model": str(model) if isinstance(model, str | Path) else encoder.origin or name}
-        if (weight := self.weights.get(name)) is not None:
-            inputs["weight"], encoder = weight, blended(encoder, self._base_weights(), weight)
+        if name in self.weights:
+            inputs["weight"] = self.weights[name]
+            blend(encoder.model, self._base_weights(), self.weights[name])
         return encoder, self._stage(self._folder(name), inputs | {"model_digest": encoder.digest}, NEEDS)
 
     def _folder(self, name: str) -> Path | None:
@@ -251,7 +254,8 @@ class Evaluation:
             return plain_before(self.names)
         baselines: dict[str, list[str]] = {}
         for weight in sorted(set(self.weights.values()) - {0.0}):
-            baselines |= plain_before({name: self.names[name] for name, own in self.weights.items() if own == weight})
+            blends = [name for name in self.weights if self.weights[name] == weight]
+            baselines |= plain_before({name: self.names[name] for name in blends})
         return {name: plain for name, plain in baselines.items() if plain}
 
     def _saved(self, name: str) -> Measured:

@@ -59,14 +59,16 @@ class Draws(Bounded):
         Shape:
             values, image: (Q,). Returns (R,); NaN if a resample has no queries.
         """
-        order, found = np.argsort(values, kind="stable"), np.full(self.resamples, np.nan)
+        order = np.argsort(values, kind="stable")
+        medians = np.full(self.resamples, np.nan)
         distinct, first = np.unique(np.asarray(values)[order], return_index=True)  # (U,) values, and where each begins
         image = np.asarray(image)[order]
         for row, times in enumerate(self._times):
             up_to = np.add.reduceat(times[image], first, dtype=np.int64).cumsum()  # (U,) queries drawn up to a value
-            if total := up_to[-1]:
-                found[row] = distinct[up_to.searchsorted([(total - 1) // 2, total // 2], side="right")].mean()
-        return found
+            total = up_to[-1]
+            if total:
+                medians[row] = distinct[up_to.searchsorted([(total - 1) // 2, total // 2], side="right")].mean()
+        return medians
 
     @cached_property
     def _times(self) -> np.ndarray:

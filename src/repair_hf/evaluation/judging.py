@@ -49,16 +49,16 @@ def evaluate_compositional(
 
 def compositional_metrics(table: pa.Table, sets: Sequence[Cases]) -> dict[str, float]:
     """Return each benchmark's metrics, and its counts: `{benchmark}_n_cases`, `_n_pictures`, `_n_ties`, ..."""
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for cases in sets:
         rows = _rows(table, cases)
         for metric in cases.metrics:
             means = np.nanmean(_columns(rows, metric), axis=0)  # (means,)
-            found[f"{cases.benchmark}_{metric.name}"] = float(_weighted(means, metric))
+            metrics[f"{cases.benchmark}_{metric.name}"] = float(_weighted(means, metric))
         n_ties = rows[rows["margin"] == 0]["case_id"].nunique()
         counts = {"n_cases": len(cases), "n_pictures": len(set(cases.picture_ids)), "n_ties": n_ties, **cases.counts}
-        found |= {f"{cases.benchmark}_{name}": value for name, value in counts.items()}
-    return found
+        metrics |= {f"{cases.benchmark}_{name}": value for name, value in counts.items()}
+    return metrics
 
 
 def resample_compositional(table: pa.Table, sets: Sequence[Cases], resamples: int) -> dict[str, np.ndarray]:
@@ -79,8 +79,8 @@ def describe_cases(measured: Mapping[str, Mapping[str, Any]], sets: Sequence[Cas
     lines = []
     for cases in sets:
         name, counted = cases.benchmark, next(iter(measured.values()))
-        tied = {model: found[f"{name}_n_ties"] for model, found in measured.items() if found[f"{name}_n_ties"]}
-        ties = ", ".join(f"{count:,} ({model})" for model, count in tied.items()) or "none"
+        n_ties = {model: metrics[f"{name}_n_ties"] for model, metrics in measured.items()}
+        ties = ", ".join(f"{count:,} ({model})" for model, count in n_ties.items() if count) or "none"
         size = f"{counted[f'{name}_n_cases']:,} cases on {counted[f'{name}_n_pictures']:,} pictures"
         lines.append(f"{name}: {size}; cases with a tie: {ties}.")
     return lines
@@ -112,7 +112,7 @@ def _judge(encoder: Embedder, cases: Cases, model: str, own_images: np.ndarray |
         for measure, margin in cases.judge(_scores(images, texts, picture, caption)).items():
             margins.setdefault(measure, []).append(margin)
     return pa.concat_tables(
-        [_table(model, cases, measure, np.concatenate(found)) for measure, found in margins.items()]
+        [_table(model, cases, measure, np.concatenate(parts)) for measure, parts in margins.items()]
     )
 
 
@@ -145,8 +145,8 @@ def _rows(table: pa.Table, cases: Cases) -> pd.DataFrame:
 
 def _columns(rows: pd.DataFrame, metric: Metric) -> np.ndarray:
     """Return each case's value in each mean of a metric, (n, means); NaN if it is excluded from it."""
-    own = rows[rows["measure"] == metric.measure]
-    margin, group = own["margin"].to_numpy()[:, None], own["group"].to_numpy(object)[:, None]
+    measured = rows[rows["measure"] == metric.measure]
+    margin, group = measured["margin"].to_numpy()[:, None], measured["group"].to_numpy(object)[:, None]
     right = (margin >= 0 if metric.ties_right else margin > 0).astype(np.float64)
     if metric.groups is None:
         return right

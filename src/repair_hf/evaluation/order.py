@@ -18,6 +18,7 @@ from pathlib import Path
 
 from repair_hf.evaluation.cases import Case, Cases, Metric, first_is_right
 from repair_hf.pairs.dataset import Pairs
+from repair_hf.pairs.problems import quoted
 from repair_hf.runtime.files import read_lines
 from repair_hf.runtime.options import UserError
 
@@ -41,8 +42,8 @@ def load_order(path: str | Path, pairs: Pairs, benchmark: str = "order") -> Case
             raise UserError(f"{path}, line {number} needs {', '.join(NEEDED)}, got {ascii(row)[:100]}.")
         if row["image_id"] not in image_row:
             raise UserError(
-                f"{path}, line {number} is of image {ascii(row['image_id'])}, which the pairs lack. Write the file "
-                "for the evaluated pairs, by `python benchmarks/aro_order.py`."
+                f"{path}, line {number} is of image {quoted(str(row['image_id']))}, which the pairs lack. Write the "
+                "file for the evaluated pairs, by `python benchmarks/aro_order.py`."
             )
         case_id, seed = f"{row['caption_id']}/{row['seed']}", str(row["seed"])
         picture = (image_row[row["image_id"]],)

@@ -55,7 +55,8 @@ def columns_of(
     Raises:
         UserError: If a needed column is missing.
     """
-    if lacking := [name for name in (*images, *texts) if name not in dataset.features]:
+    lacking = [name for name in (*images, *texts) if name not in dataset.features]
+    if lacking:
         raise UserError(f"`{source}` has the columns {dataset.column_names}; it lacks {', '.join(lacking)}.")
     wanted = [name for name in dataset.column_names if name in (*images, *texts, *others)]
     return admit_images(dataset.select_columns(wanted), source, images)
@@ -97,7 +98,8 @@ class Photographs:
         """Return the pixels at an encoder's size, decoded once for all models; itself where they take too much."""
         if preprocessor is None or len(self) * prod(preprocessor.image_shape) > KEPT:
             return self
-        if (name := preprocessor.image_digest) not in self._kept:
+        name = preprocessor.image_digest
+        if name not in self._kept:
             every = slice(0, len(self))
             self._kept = {name: torch.cat(list(preprocessor.batches(self, IMAGES_AT_ONCE, every)))}
         return self._kept[name]
@@ -105,7 +107,8 @@ class Photographs:
     def _open(self, source: bytes | Path, row: int) -> PIL.Image.Image:
         try:
             with open_image(source if isinstance(source, bytes) else str(source)) as image:
-                if (box := self.boxes[row]) is None:
+                box = self.boxes[row]
+                if box is None:
                     return in_rgb(PIL.ImageOps.exif_transpose(image))
                 left, upper, right, lower = box
                 # Some copies of a dataset contain the cut parts, and still the boxes.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from repair_hf.pairs.benchmarks import SIZES, check_name
+from repair_hf.pairs.benchmarks import check_name
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.options import PairsOptions
 from repair_hf.runtime.run_folder import versions
@@ -38,20 +38,17 @@ def provenance(options: PairsOptions, pairs: Pairs, model: str, model_digest: st
 
 def describe(measured: Mapping[str, Mapping[str, Any]]) -> str:
     """Describe the provenance of several models' metrics on the same pairs, by short name, in a sentence."""
-    one = next(iter(measured.values()))
-    data = one["benchmark"] or f"{one['pairs']} (not a standard benchmark)"
-    published = () if one["benchmark"] is None else SIZES[one["benchmark"]][one["split"]].captions
-    others = [count for count in published if count != one["n_texts"]]  # a split may exist in two sizes
-    form = f" (another version of this split has {others[0]:,})" if others else ""
-    codes = {_code(each): None for each in measured.values()}
-    models = "; ".join(f"{name}: weights {each['model_digest']}" for name, each in measured.items())
+    first = next(iter(measured.values()))
+    data = first["benchmark"] or f"{first['pairs']} (not a standard benchmark)"
+    codes = dict.fromkeys(_code(metrics) for metrics in measured.values())
+    models = "; ".join(f"{name}: weights {metrics['model_digest']}" for name, metrics in measured.items())
     return (
-        f"{data}, split {one['split']}, fingerprint {one['pairs_fingerprint']}: {one['n_images']:,} images, "
-        f"{one['n_texts']:,} texts{form}. {models}. Measured by {' and '.join(codes)}."
+        f"{data}, split {first['split']}, fingerprint {first['pairs_fingerprint']}: {first['n_images']:,} images, "
+        f"{first['n_texts']:,} texts. {models}. Measured by {' and '.join(codes)}."
     )
 
 
-def _code(measured: Mapping[str, Any]) -> str:
-    commit = measured["commit"] or ""
+def _code(metrics: Mapping[str, Any]) -> str:
+    commit = metrics["commit"] or ""
     where = f" ({commit[:12]}{'+changes' if '+' in commit else ''})" if commit else ""
-    return f"repair_hf {measured['repair_hf']}{where}"
+    return f"repair_hf {metrics['repair_hf']}{where}"

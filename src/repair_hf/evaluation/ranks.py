@@ -40,19 +40,19 @@ def rank_table(rankings: Mapping[str, Ranking], pairs: Pairs, model: str) -> pa.
     ids = {kind: np.array(names, object) for kind, names in ids.items()}
     parts = []
     for direction, query, candidate in (("t2i", "caption", "image"), ("i2t", "image", "caption")):
-        found, queries, candidates = rankings[direction], ids[query], ids[candidate]
-        has_fp = found.fp[:, 0] >= 0
-        fp_id = np.where(has_fp, candidates[found.fp[:, 0]], None)
+        ranking, queries, candidates = rankings[direction], ids[query], ids[candidate]
+        has_fp = ranking.fp[:, 0] >= 0
+        fp_id = np.where(has_fp, candidates[ranking.fp[:, 0]], None)
         columns = {
             "model": pa.array([model] * len(queries)),
             "direction": pa.array([direction] * len(queries)),
             "q_id": pa.array(queries, pa.string()),
-            "gt_id": pa.array(candidates[found.gt], pa.string()),
-            "gt_score": found.gt_score,
-            "gt_rank": found.gt_rank,
+            "gt_id": pa.array(candidates[ranking.gt], pa.string()),
+            "gt_score": ranking.gt_score,
+            "gt_rank": ranking.gt_rank,
             "fp_id": pa.array(fp_id, pa.string()),
-            "fp_score": pa.array(found.fp_score[:, 0], mask=~has_fp),
-            "top1_id": pa.array(np.where(found.gt_rank == 1, candidates[found.gt], fp_id), pa.string()),
+            "fp_score": pa.array(ranking.fp_score[:, 0], mask=~has_fp),
+            "top1_id": pa.array(np.where(ranking.gt_rank == 1, candidates[ranking.gt], fp_id), pa.string()),
         }
         parts.append(pa.table(columns))
     return pa.concat_tables(parts)

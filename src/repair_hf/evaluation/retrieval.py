@@ -78,8 +78,8 @@ def rank_queries(
     check_embeddings(images, texts, caption_image)
     positives = Truth.annotated(caption_image, len(images))
     fps_of: Any = {"fps_of_image": min(fps, len(texts)), "fps_of_caption": min(fps, len(images))}
-    found = rank_both_ways(images, texts, positives, **fps_of, device=device)
-    return dict(zip(DIRECTIONS, found, strict=True))
+    rankings = rank_both_ways(images, texts, positives, **fps_of, device=device)
+    return dict(zip(DIRECTIONS, rankings, strict=True))
 
 
 def retrieval_metrics(ranks: Mapping[str, np.ndarray], *, ks: Sequence[int] = KS) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -75,11 +76,12 @@ def mine_false_positives(
     check_sizes(k_mine, d_i2t=d_i2t, d_t2i=d_t2i)
     wording = None if same_text_is_positive is None else wordings(same_text_is_positive)
     if wording is not None and len(wording) != len(texts):
-        expected = f"a text for each of the {len(texts)} captions"
-        raise UserError(f"`same_text_is_positive` must hold {expected}, got {len(wording)}.")
+        raise UserError(
+            f"`same_text_is_positive` must hold a text for each of the {len(texts)} captions, got {len(wording)}."
+        )
     positives = Truth.annotated(caption_image, len(images), wording=wording)
-    found, _ = find_false_positives(images, texts, positives, k_mine=k_mine, d_i2t=d_i2t, d_t2i=d_t2i, device=device)
-    return found
+    sizes: Any = {"k_mine": k_mine, "d_i2t": d_i2t, "d_t2i": d_t2i}
+    return find_false_positives(images, texts, positives, **sizes, device=device)[0]
 
 
 def find_false_positives(
@@ -110,17 +112,17 @@ def find_false_positives(
         return concatenate_datasets([_rows("t2i", t2i), _rows("i2t", i2t)]), {}
     parts, recall = [], {}
     for direction, vectors in (("t2i", texts), ("i2t", images)):
-        own = np.arange(len(vectors)) if queries is None else queries[direction]
-        if not (fps[direction] and len(own)):
+        rows = np.arange(len(vectors)) if queries is None else queries[direction]
+        if not (fps[direction] and len(rows)):
             continue
-        data, k = (direction, images, texts, positives, own), fps[direction]
+        data, k = (direction, images, texts, positives, rows), fps[direction]
         if index is None:
             ranking = rank_some(*data, fps=k, device=device)
         else:
             ranking, recall[direction] = rank_by_index(*data, index, fps=k, pool=k_mine)
-        parts.append(_rows(direction, ranking, own))
-    found = concatenate_datasets(parts) if parts else Dataset.from_dict(dict.fromkeys(FEATURES, []), FEATURES)
-    return found, dict(sorted(recall.items()))
+        parts.append(_rows(direction, ranking, rows))
+    failures = concatenate_datasets(parts) if parts else Dataset.from_dict(dict.fromkeys(FEATURES, []), FEATURES)
+    return failures, dict(sorted(recall.items()))
 
 
 def draw_queries(
@@ -154,7 +156,7 @@ def draw_queries(
 def with_ids(failures: Dataset, pairs: Pairs) -> Dataset:
     """Add `q_id`, `gt_id` and `fp_id`, the items' ids in the pairs."""
     items = pairs.images.with_format("arrow")["image_id"][:], pairs.captions.with_format("arrow")["caption_id"][:]
-    ids = pa.chunked_array([chunk.cast(pa.large_string()) for some in items for chunk in some.chunks])
+    ids = pa.chunked_array([chunk.cast(pa.large_string()) for column in items for chunk in column.chunks])
     table = failures.with_format("arrow")[:]
     is_t2i = pc.equal(table["direction"], "t2i").to_numpy()
     for role in ("q", "gt", "fp"):
@@ -171,9 +173,9 @@ def summarize(failures: Dataset) -> dict[str, dict[str, float]]:
     of the score of a query's best false positive minus its gt's (positive: it failed).
     """
     table: dict[str, dict[str, float]] = {}
-    every = failures.to_pandas()
+    all_rows = failures.select_columns(list(FEATURES)).to_pandas()
     for direction in ("t2i", "i2t"):
-        rows = every[every["direction"] == direction]
+        rows = all_rows[all_rows["direction"] == direction]
         if len(rows):
             best = rows.sort_values("fp_rank").drop_duplicates("q")
             gaps = np.percentile(best["fp_score"] - best["gt_score"], [25, 50, 75]).tolist()  # of the queries

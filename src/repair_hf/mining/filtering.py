@@ -54,9 +54,9 @@ def filter_failures(failures: Dataset, options: FilterOptions, seed: int = 0) ->
         most = columns["gt_score"] - columns["gt_score"].abs() * options.relative_margin
         wanted["relative_margin"] = columns["fp_score"] <= most
     stays, left_out = np.ones(len(columns), bool), {}
-    for name, some in wanted.items():
-        left_out[name] = int((stays & ~some).sum())
-        stays &= some.to_numpy()
+    for name, is_wanted in wanted.items():
+        left_out[name] = int((stays & ~is_wanted).sum())
+        stays &= is_wanted.to_numpy()
     if options.limit is not None:
         order = np.random.default_rng(seed).permutation(len(columns))
         drawn = columns.iloc[order[stays[order]]].groupby("direction").head(options.limit).index

@@ -35,23 +35,23 @@ class ScoreMatrix:
     Args:
         images: (N, D) float32 unit vectors. texts: (M, D).
         positives: Which captions answer which images.
-        block: Captions of a panel; half as many images are a block.
+        size: Captions of a panel, and images of a block.
         device: Where vectors are multiplied.
     """
 
     def __init__(
-        self, images: np.ndarray, texts: np.ndarray, positives: Truth, block: int, device: torch.device
+        self, images: np.ndarray, texts: np.ndarray, positives: Truth, size: tuple[int, int], device: torch.device
     ) -> None:
         self.images, self.texts, self.positives = images, texts, positives
-        self.block, self.device = block, device
+        self.size, self.device = size, device
         self.image_tensor = torch.from_numpy(images).to(device)  # on the CPU the same memory
-        n_blocks = math.ceil(len(images) / math.ceil(block / 2))
+        n_blocks = math.ceil(len(images) / size[1])
         self.blocks = [self.image_tensor[first::n_blocks] for first in range(n_blocks)]
         self.panels = self._panels()
 
     def _panels(self) -> list[np.ndarray]:
         """Return the captions of each panel: a strided sample of runs of neighbours."""
-        run, n_panels = min(RUN, self.block), math.ceil(len(self.texts) / self.block)
+        run, n_panels = min(RUN, self.size[0]), math.ceil(len(self.texts) / self.size[0])
         starts = [np.arange(panel * run, len(self.texts), n_panels * run) for panel in range(n_panels)]
         panels = [(start[:, None] + np.arange(run)).ravel() for start in starts if len(start)]
         return [captions[captions < len(self.texts)] for captions in panels]
@@ -167,8 +167,11 @@ class Panel:
             is_ahead = score >= high
             side.ahead[rows] += torch.bincount(place[is_ahead], minlength=len(rows)).cpu().numpy()
             may_matter |= (score >= best) | (score >= low) & ~is_ahead
-        kept_row, kept_column, kept_score = (values[may_matter].cpu().numpy() for values in (row, column, score))
-        return images[kept_row], kept_column, kept_score
+        return (
+            images[row[may_matter].cpu().numpy()],
+            column[may_matter].cpu().numpy(),
+            score[may_matter].cpu().numpy(),
+        )
 
     def _still_needed(self, pool: Sequence[Pairs]) -> Pairs:
         """Raise the captions' bounds, and keep the pairs that may still matter."""

@@ -50,7 +50,7 @@ def choose_product(matrix: ScoreMatrix, i2t: Queries, t2i: Queries) -> Product:
     if matrix.device.type != "cpu" or not _has_fast_bfloat16():
         return exact
     with multiplying("bf16"):
-        is_rounded = _rounds_to_bfloat16(matrix.block, matrix.images.shape[1])
+        is_rounded = _rounds_to_bfloat16(matrix)
     if not is_rounded:
         return Product("bf16", exact.error)
     rounded = Product("bf16", screen_error(matrix.images, matrix.texts, is_rounded=True))
@@ -97,12 +97,13 @@ def _has_fast_bfloat16() -> bool:
     return bool(torch.cpu.get_capabilities().get("avx512_bf16"))
 
 
-def _rounds_to_bfloat16(block: int, size: int) -> bool:
-    """Whether a product of blocks rounds its vectors to bfloat16."""
+def _rounds_to_bfloat16(matrix: ScoreMatrix) -> bool:
+    """Whether a product of a block and a panel rounds its vectors to bfloat16."""
     number = 1 + 2.0**-9  # bfloat16 rounds it to 1
-    rows, columns = torch.full((block // 2 + 1, size), number), torch.full((block, size), number)
-    least = torch.mm(rows, columns.T).min() / size  # 1 + 2^-8 + 2^-18; 1 or 1 + 2^-9 if both or one are rounded
-    return bool(least < 1 + 1.5 * 2.0**-9)
+    block = torch.full(matrix.blocks[0].shape, number)
+    panel = torch.full((len(matrix.panels[0]), block.shape[1]), number)
+    least = torch.mm(block, panel.T).min() / block.shape[1]
+    return bool(least < 1 + 1.5 * 2.0**-9)  # it is 1 + 2^-8 + 2^-18; 1 or 1 + 2^-9 if both or one are rounded
 
 
 def _doubts(matrix: ScoreMatrix, i2t: Queries, t2i: Queries, eps: float) -> float:

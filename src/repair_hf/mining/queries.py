@@ -72,12 +72,12 @@ class Queries:
     def count_positives(self, query: np.ndarray, score: np.ndarray) -> None:
         """Count each positive, (P,), in the rank of the first non-positive behind it."""
         for start in range(0, len(query), POSITIVES_AT_ONCE):
-            some = query[start : start + POSITIVES_AT_ONCE]
-            ahead = decode(self.keys[some])[0] >= score[start : start + POSITIVES_AT_ONCE, None]  # (p, k)
-            behind = np.count_nonzero(ahead, axis=1)
-            is_before_one = behind < self.k
+            part = slice(start, start + POSITIVES_AT_ONCE)
+            is_ahead = decode(self.keys[query[part]])[0] >= score[part, None]  # (p, k) non-positives of the positive
+            place = np.count_nonzero(is_ahead, axis=1)
+            is_before_one = place < self.k
             with self.lock:
-                np.add.at(self.positives_ahead, (some[is_before_one], behind[is_before_one]), 1)
+                np.add.at(self.positives_ahead, (query[part][is_before_one], place[is_before_one]), 1)
 
     def ranking(self) -> Ranking:
         """Return the ranking, when all candidates were offered and all positives counted."""

@@ -38,8 +38,9 @@ from repair_hf.runtime.progress import Progress
 logger = logging.getLogger(__name__)
 
 PANEL = (256, 2048)  # least and most captions of a panel
-MOST_ON_GPU = 8192  # captions of a panel: 128 MB of scores a thread
+MOST_ON_GPU = 8192  # captions of a panel
 PANELS = 16  # of each process, if they are not too small
+CELLS = {"cpu": 1 << 21, "cuda": 1 << 25}  # scores of a panel and a block: 8 MB a thread, and 128 MB
 
 
 def rank_by_sorting(scores: np.ndarray, is_positive: np.ndarray, k: int) -> Ranking:
@@ -86,8 +87,8 @@ def rank_both_ways(
         positives: Which captions answer which images.
         fps_of_image: How many false positives to find for each image.
         fps_of_caption: How many false positives to find for each caption.
-        block: How many captions are a panel; half as many images are a block of scores, which takes 8 MB at most by
-            default, and 128 MB on a GPU.
+        block: How many captions are a panel; half as many images are a block. By default the scores of both take 8 MB
+            at most, and 128 MB on a GPU.
         device: Where vectors are multiplied: the CPU, or a GPU of NVIDIA, which then holds all images' vectors.
 
     Returns:
@@ -96,7 +97,8 @@ def rank_both_ways(
     images = np.ascontiguousarray(image_embeddings, np.float32)
     texts = np.ascontiguousarray(text_embeddings, np.float32)
     where = torch.device(device if torch.device(device).type == "cuda" else "cpu")  # products of known error
-    matrix = ScoreMatrix(images, texts, positives, block or _captions_of_panel(len(texts), where), where)
+    size = _size_of_panel(len(texts), where) if block is None else (block, math.ceil(block / 2))
+    matrix = ScoreMatrix(images, texts, positives, size, where)
     i2t, t2i = Queries(len(images), fps_of_image), Queries(len(texts), fps_of_caption)
     with _workers() as workers:
         positive_scores = _find_best_positives(matrix, i2t, t2i, workers)
@@ -214,12 +216,13 @@ def check_embeddings(image_embeddings: np.ndarray, text_embeddings: np.ndarray, 
         raise UserError(f"{len(bare)} of {len(images)} images have no caption, first image {bare[0]}; leave them out.")
 
 
-def _captions_of_panel(n_captions: int, device: torch.device) -> int:
-    """Return how many captions a panel has, the same in all processes."""
+def _size_of_panel(n_captions: int, device: torch.device) -> tuple[int, int]:
+    """Return how many captions a panel has, and how many images a block, the same in all processes."""
     least, most = PANEL
     if device.type == "cuda":
         most = MOST_ON_GPU
-    return min(most, max(least, math.ceil(n_captions / (PANELS * processes().count))))
+    captions = min(most, max(least, math.ceil(n_captions / (PANELS * processes().count))), n_captions)
+    return captions, CELLS[device.type] // captions
 
 
 @contextmanager

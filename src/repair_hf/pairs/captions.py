@@ -19,6 +19,7 @@ from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 
+AT_ONCE = 100_000  # captions copied together
 TEXT_FILE = "txt"  # the column of what text files hold
 _TEXT = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _ITEM = re.compile(rf"{_TEXT}|None|null|nan|NaN", re.DOTALL)
@@ -34,18 +35,16 @@ def captions_of(rows: Dataset, columns: Sequence[str], number: np.ndarray, sourc
         number: The number of each row, (N,), from 0 without gaps.
         source: Its name in messages.
     """
-    texts, owners = [], []
-    for name in columns:
-        column = rows.with_format("arrow")[name][:]
-        of_column, row = _flat(column, name, source)
-        texts.append(of_column)
-        owners.append(row)
-    row = np.concatenate(owners)
+    flat = [_flat(rows.with_format("arrow")[name][:], name, source) for name in columns]
+    kind = flat[0][0].type if len(flat) == 1 else pa.large_string()
+    texts = pa.chunked_array([chunk for part, _ in flat for chunk in part.cast(kind).chunks], kind)
+    row = np.concatenate([of_column for _, of_column in flat])
     # stable: the columns' order decides among the captions of a row, and the rows' order among those of a number
     by_row = np.argsort(row, kind="stable")
     order = by_row[np.argsort(number[row[by_row]], kind="stable")]
-    joined = pa.chunked_array([chunk for part in texts for chunk in part.chunks], pa.large_string())
-    values = joined.take(pa.array(order)).to_pylist()
+    values: list[str | None] = []
+    for start in range(0, len(order), AT_ONCE):
+        values += texts.take(pa.array(order[start : start + AT_ONCE])).to_pylist()
     stops = np.cumsum(np.bincount(number[row], minlength=number.max(initial=-1) + 1)).tolist()
     return [values[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
 
@@ -53,7 +52,8 @@ def captions_of(rows: Dataset, columns: Sequence[str], number: np.ndarray, sourc
 def _flat(column: pa.ChunkedArray, name: str, source: str) -> tuple[pa.ChunkedArray, np.ndarray]:
     """Return all captions of a column, and the row of each, (K,). A missing list is one missing caption."""
     if not pa.types.is_list(column.type) and not pa.types.is_large_list(column.type):
-        column = column.cast(pa.large_string())
+        if pa.types.is_string_view(column.type):  # not all functions of Arrow take one
+            column = column.cast(pa.large_string())
         if name == TEXT_FILE:
             lists = pc.split_pattern_regex(pc.utf8_trim_whitespace(column), r"\s*[\r\n]\s*")
         elif (parsed := _lists_in(column)) is not None:
@@ -64,12 +64,12 @@ def _flat(column: pa.ChunkedArray, name: str, source: str) -> tuple[pa.ChunkedAr
     else:
         lists = column
     missing = np.flatnonzero(lists.is_null().to_numpy())
-    texts = pc.list_flatten(lists).cast(pa.large_string())
+    texts = pc.list_flatten(lists)
     starts = np.cumsum([0, *(len(chunk) for chunk in lists.chunks)])
     rows = [
         pc.list_parent_indices(chunk).to_numpy() + start for chunk, start in zip(lists.chunks, starts, strict=False)
     ]
-    texts = pa.chunked_array([*texts.chunks, pa.nulls(len(missing), pa.large_string())])
+    texts = pa.chunked_array([*texts.chunks, pa.nulls(len(missing), texts.type)])
     return texts, np.concatenate([*rows, missing]).astype(np.int64)
 
 

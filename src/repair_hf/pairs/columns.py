@@ -14,27 +14,31 @@ from repair_hf.pairs.tables import IMAGE, is_table
 from repair_hf.runtime.options import PairsOptions, UserError
 
 
-def image_columns(named: str, found: Sequence[str]) -> list[str]:
-    kinds = [name for name in KINDS if name in found]
-    return (
-        kinds if kinds and (named in kinds or named == PairsOptions.image_column and named not in found) else [named]
-    )
+def image_columns(named: str, columns: Sequence[str]) -> list[str]:
+    """Return the columns of images: the named one, or those of tars, which have one for each kind of file."""
+    kinds = [name for name in KINDS if name in columns]
+    is_default = named == PairsOptions.image_column and named not in columns
+    return kinds if kinds and (named in kinds or is_default) else [named]
 
 
-def caption_columns(named: str, found: Sequence[str]) -> list[str]:
-    usual = [name for name in ("captions", TEXT_FILE) if name in found]
-    if named == PairsOptions.caption_column and named not in found and usual:
+def caption_columns(named: str, columns: Sequence[str]) -> list[str]:
+    """Return the columns of captions: the named ones, or by default the first usual name."""
+    usual = [name for name in ("captions", TEXT_FILE) if name in columns]
+    if named in columns:
+        return [named]
+    if named == PairsOptions.caption_column and usual:
         return usual[:1]
-    return [named] if named in found else _named(named)
-
-
-def _named(columns: str) -> list[str]:
-    return [name.strip() for name in columns.split(",")]
+    return [name.strip() for name in named.split(",")]
 
 
 def check_columns(
     rows: Dataset, options: PairsOptions, images: Sequence[str], captions: Sequence[str], *, takes_paths: bool
 ) -> None:
+    """Check that the columns are there, and of types that can hold images, captions and ids.
+
+    Raises:
+        UserError: For the first one that is not; it names the columns, and the option to set.
+    """
     asked: list[tuple[str, str | None]] = [("image_column", name) for name in images]
     asked += [("caption_column", name) for name in captions]
     asked += [("image_id_column", options.image_id_column), ("group", options.group)]
@@ -66,6 +70,7 @@ def _remedy(source: str, option: str, columns: Sequence[str]) -> str:
 
 
 def with_ids(rows: Dataset, needed: Sequence[str]) -> list[str]:
+    """Return the needed columns, and those that may hold ids and splits."""
     others = [name for name in (*ID_COLUMNS, *MAYBE_IDS, "split") if name in rows.features]
     # what decodes would open files
     return list(dict.fromkeys((*needed, *(name for name in others if not require_decoding(rows.features[name])))))

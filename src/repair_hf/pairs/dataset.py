@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from datasets import Dataset, DatasetDict, DatasetInfo, Features, Image, Value, concatenate_datasets
 from huggingface_hub import cached_assets_path
 
 from repair_hf.pairs.benchmarks import BenchmarkSplit, check_name
-from repair_hf.pairs.choosing import draw_images, rows_of_split
+from repair_hf.pairs.choosing import draw_images, merge_rows, rows_of_split
 from repair_hf.pairs.images import Inspection, content_digest, inspect_images, redraw
-from repair_hf.pairs.merging import merge_rows
 from repair_hf.pairs.problems import Problem, Problems
 from repair_hf.pairs.rows import Listing, Row
 from repair_hf.pairs.sources import read_listing
+from repair_hf.pairs.tables import in_memory
 from repair_hf.runtime.items import Items, digest_each
 from repair_hf.runtime.options import IN_MEMORY, PairsOptions, UserError, expect
 from repair_hf.runtime.run_folder import digest
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 DATASET = f"a dataset {IN_MEMORY}"  # in messages
 MAKE_PAIRS = "Pairs, from `load_pairs(PATH)` or `Pairs.from_dataset(DATASET)`"  # for errors
+CAPTIONS_AT_ONCE = 100_000  # as values of Python
 CAPTIONS = Features({"caption_id": Value("string"), "caption": Value("string"), "image_index": Value("int64")})
 
 
@@ -286,9 +288,12 @@ def _image_table(listing: Listing, rows: list[Row], looks: Sequence[Inspection],
 
 def _caption_table(rows: Sequence[Row], most: int | None) -> Dataset:
     """Return the captions of some rows, at most the first so many of each."""
-    table = [
+    captions = (
         (f"{row.image_id}#{place}", text, index)
         for index, row in enumerate(rows)
         for place, text in islice(((place, text) for place, text in enumerate(row.captions) if text), most)
-    ]
-    return Dataset.from_dict(dict(zip(CAPTIONS, zip(*table, strict=True), strict=True)), features=CAPTIONS)
+    )
+    schema, blocks = CAPTIONS.arrow_schema, []
+    while block := list(islice(captions, CAPTIONS_AT_ONCE)):
+        blocks.append(pa.table(list(map(list, zip(*block, strict=True))), schema=schema))
+    return in_memory(pa.concat_tables([schema.empty_table(), *blocks]))

@@ -28,7 +28,6 @@ from datasets import (
     load_from_disk,
 )
 from datasets.data_files import sanitize_patterns
-from huggingface_hub import snapshot_download
 
 from repair_hf.pairs.captions import TEXT_FILE
 from repair_hf.pairs.problems import Problems
@@ -63,16 +62,8 @@ def load_pairs_of(options: PairsOptions, problems: Problems) -> Dataset | Datase
         return load_from_disk(source) if _is_saved(source) else load_folder(path, options, problems)
     config, revision = options.pairs_config, options.pairs_revision
     name = name_for_datasets(source)
-    builder = load_dataset_builder(name, config, revision=revision)
-    names = {PurePath(path).name for paths in (builder.config.data_files or {}).values() for path in paths}
-    if "metadata.csv" in names and builder.config.name == "default":  # pandas would drop captions such as `NA`
-        folder = Path(snapshot_download(source, repo_type="dataset", revision=revision))
-        rows = load_folder(folder, options, problems)
-        if isinstance(rows, Dataset) and "image" in rows.features:
-            images = [name and str(folder / name) for name in rows["image"][:]]
-            return rows.remove_columns("image").add_column("image", images).cast_column("image", Image())
-    features = _features_of_tars(options) if builder.name == "webdataset" else None
-    return load_dataset(name, config, revision=revision, features=features)
+    is_of_tars = load_dataset_builder(name, config, revision=revision).name == "webdataset"
+    return load_dataset(name, config, revision=revision, features=_features_of_tars(options) if is_of_tars else None)
 
 
 def load_folder(path: Path, options: PairsOptions, problems: Problems) -> Dataset | DatasetDict:

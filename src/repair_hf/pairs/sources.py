@@ -149,12 +149,19 @@ class _Rows(NamedTuple):
     table: Dataset  # the columns of images and captions, and the others that are needed
     images: list[str]  # names of columns
     captions: list[str]
-    names: np.ndarray  # each row's split and number, (N,)
-    splits: list[str | None]  # (N,)
+    parts: list[tuple[str, int]]  # the splits as the source has them, with their numbers of rows
+    splits: list[str | None]  # that each row belongs to, (N,)
 
     @property
     def others(self) -> list[str]:
         return [name for name in self.table.column_names if name not in (*self.images, *self.captions)]
+
+    def names(self, places: np.ndarray) -> list[str]:
+        """Name some rows by their part and number."""
+        stops = np.cumsum([0, *(count for _, count in self.parts)])
+        part = np.searchsorted(stops, places, side="right") - 1
+        named = zip(part.tolist(), (places - stops[part]).tolist(), strict=True)
+        return [f"{self.parts[number][0]}-{row:07d}" for number, row in named]
 
 
 def _rows_of(parts: dict[str, Dataset], options: PairsOptions, splits: Sequence[str], *, takes_paths: bool) -> _Rows:
@@ -173,13 +180,13 @@ def _rows_of(parts: dict[str, Dataset], options: PairsOptions, splits: Sequence[
         check_columns(part, options, columns, captions, takes_paths=takes_paths)
     needed = [name for name in (*columns, *captions, options.image_id_column, options.group) if name]
     table = concatenate_datasets([part.select_columns(with_ids(part, needed)) for part in wanted.values()])
-    names = np.array([f"{name}-{row:07d}" for name, part in wanted.items() for row in range(len(part))], object)
+    sizes = [(name, len(part)) for name, part in wanted.items()]
     if len(parts) == 1 and "split" in table.features:
         of_rows = plain_texts(table, "split")
     else:
         lone = [*parts] == ["train"]
-        of_rows = [None if lone else name for name, part in wanted.items() for _ in range(len(part))]
-    return _Rows(table, columns, captions, names, of_rows)
+        of_rows = [None if lone else name for name, count in sizes for _ in range(count)]
+    return _Rows(table, columns, captions, sizes, of_rows)
 
 
 def _list_rows(
@@ -199,7 +206,7 @@ def _list_rows(
         number, paths = _numbered(rows)
     captions = captions_of(rows.table, rows.captions, number, options.pairs)
     first = np.unique(number, return_index=True)[1]  # a row of each number
-    table, names = rows.table.select_columns([*rows.images, *rows.others]).select(first), rows.names[first].tolist()
+    table, names = rows.table.select_columns([*rows.images, *rows.others]).select(first), rows.names(first)
     if is_named:
         names = [path or name for path, name in zip(paths, names, strict=True)]
         images, lost = _files(paths, start, problems)
@@ -239,21 +246,16 @@ def _placeholders(
     names: Sequence[str], cells: Sequence[int], captions: Sequence[list[str | None]], problems: Problems
 ) -> set[int]:
     """Return the rows whose addresses give one picture for different captions: it may say that theirs is gone."""
-    rows_of: dict[int, list[int]] = {}
-    for row, (name, cell) in enumerate(zip(names, cells, strict=True)):
+    texts: dict[int, dict[str, set[str]]] = {}  # of each address of a picture
+    for name, cell, of_row in zip(names, cells, captions, strict=True):
         if is_address(name):
-            rows_of.setdefault(cell, []).append(row)
-    lost: set[int] = set()
-    for rows in rows_of.values():
-        texts = {
-            name: {bare_caption(text) for row in rows if names[row] == name for text in captions[row] if text}
-            for name in {names[row] for row in rows}
-        }
-        if len(set(map(frozenset, texts.values()))) > 1:
-            lost |= set(rows)
-            for row in rows:
-                problems.add("placeholder_image", names[row])
-    return lost
+            of_address = texts.setdefault(cell, {}).setdefault(name, set())
+            of_address |= {bare_caption(text) for text in of_row if text}
+    doubtful = {cell for cell, addresses in texts.items() if len(set(map(frozenset, addresses.values()))) > 1}
+    lost = [row for row, cell in enumerate(cells) if cell in doubtful and is_address(names[row])]
+    for row in lost:
+        problems.add("placeholder_image", names[row])
+    return set(lost)
 
 
 def _outside(images: Dataset, own: Sequence[Path], names: list[str], problems: Problems) -> set[int]:

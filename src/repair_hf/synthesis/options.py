@@ -89,7 +89,10 @@ class EditorOptions(Bounded):
     )
     editor_steps: int = opt(8, "diffusers: denoising steps per image.", least=1)
     editor_size: int = opt(
-        512, "Images are edited at the area of a square with this side, in pixels.", least=SMALLEST_EDIT
+        512,
+        "Images are edited at the area of a square with this side, in pixels. Editors work at a megapixel at most.",
+        least=SMALLEST_EDIT,
+        most=1024,  # pipelines of FLUX.2 shrink a larger source, and not their output
     )
     editor_dtype: Dtype = opt(
         "auto", "diffusers: dtype of the weights; auto is bfloat16 on a GPU and float32 on the CPU."

@@ -18,7 +18,7 @@ from repair_hf.analysis.run_data import PairsPlace, gather
 from repair_hf.records.columns import MODALITIES
 from repair_hf.runtime.run_folder import write_atomically
 
-SIDE = 384  # pixels of an image's longest side
+SIDE = 320  # pixels of an image's longest side: 400 items of photographs are about 14 MB, which a mail can hold
 ROLES = {"qc": ("q", "gt", "fp"), "edits": ("q", "gt", "fp", "edit")}
 QUESTIONS: dict[Task, dict[str, dict[str, tuple[str, str]]]] = {  # key on the keyboard -> name, and its meaning
     "qc": {"verdicts": dict(zip("123", VERDICTS.items(), strict=True))},
