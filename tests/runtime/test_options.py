@@ -17,6 +17,7 @@ from repair_hf.runtime.options import (
     need,
     opt,
 )
+from repair_hf.synthesis.options import SynthesizeOptions
 
 
 @dataclass
@@ -215,3 +216,12 @@ def test_keywords_of_a_function_fill_the_options_that_declare_them():
     assert (stage, options) == (StageOptions("x"), Options("soup", rate=0.25))
     with pytest.raises(UserError, match=r"`cook` has no option \['dsh'\]. Did you mean `dish`"):
         fill([StageOptions, Options], {"dsh": "soup", "output": "x"}, "cook")
+
+
+def test_keywords_of_synthesize_get_the_types_of_its_flags():
+    named = {"failures": Path("runs/failures"), "model": "m", "audited": "no", "candidates": 2.0}
+    (options,) = fill([SynthesizeOptions], named, "synthesize")
+    assert (options.failures, options.audited, options.candidates) == ("runs/failures", False, 2)
+    for wrong in ({"earlier_rounds": "runs/a"}, {"candidates": 1.5}, {"audited": "perhaps"}):
+        with pytest.raises(UserError, match=f"`{next(iter(wrong))}` must be a valid "):
+            fill([SynthesizeOptions], named | wrong, "synthesize")

@@ -207,6 +207,15 @@ def test_a_blend_needs_the_base_of_its_training(clip, clip_folder, repaired, fit
     export_blend(tmp_path / "tuned", clip_folder, 0.5, tmp_path / "blend")  # the same weights elsewhere: it is made
 
 
+def test_a_model_of_two_trainings_is_blended_with_either_base(clip_folder, repaired, fit, tmp_path):
+    fit(repaired, "first", model=str(clip_folder), max_steps=1)
+    fit(repaired, "second", model=str(tmp_path / "first"), max_steps=1)
+    for base, name in ((tmp_path / "first", "base"), (clip_folder, f"`…/{clip_folder.name}`")):
+        export_blend(tmp_path / "second", base, 0.5, tmp_path / base.name / "blend")
+        card = model_card(tmp_path / base.name / "blend", "me/clip")
+        assert f"| blend | {name} + 0.5 × (tuned − {name}) |" in card
+
+
 def test_frozen_weights_of_two_bytes_have_the_base_of_their_training(clip_folder, repaired, fit, tmp_path):
     encoder = DualEncoder.from_pretrained(clip_folder, dtype="bfloat16", device="cpu")
     fit(repaired, model=encoder, lora_rank=2, bf16=True, max_steps=1)

@@ -19,6 +19,7 @@ from repair_hf.runtime.items import FILE
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.stage import Stage, command_of
 
+FLOAT32 = "torch.float32"
 TRAININGS = ("train", "export blend")  # commands whose folders hold a trained model
 # The weights that plain LoRA trains. The update is B A, so a scale of B survives saving.
 PLAIN_LORA = re.compile(r"\.(lora_A|lora_B|lora_embedding_A|lora_embedding_B|modules_to_save)\.")
@@ -79,7 +80,7 @@ def export_blend(model: str | Path, base: str | Path, weight: float, output: str
 
     Args:
         model: Hub id or folder of the tuned model; an adapter is merged.
-        base: Hub id or folder of the model that it was tuned from.
+        base: Hub id or folder of the model that it was tuned from, in one training or in several.
         weight: From 0 (the base) to 1 (the tuned model).
         output: Folder for weights and processor; a finished one is left as it is.
 
@@ -94,15 +95,17 @@ def export_blend(model: str | Path, base: str | Path, weight: float, output: str
     """
     encoder = DualEncoder.from_pretrained(model, device="cpu")
     folder, options, numbers = training_of(model)
-    first = DualEncoder.from_pretrained(base, device="cpu", dtype=options.get("dtype", "torch.float32")[6:])
-    if not first.is_named(f"{options.get('model')}@{options.get('model_digest', first.digest)}"):
-        raise UserError(
-            f"{model} was tuned from {options['model']}@{options['model_digest']}, and --base is {first.name}. Give "
-            "the base that it was tuned from."
-        )
-    inputs = {"model": str(base), "model_digest": first.digest} | options
-    inputs |= {"blend": weight * options.get("blend", 1.0), "tuned": str(model), "tuned_digest": encoder.digest}
-    neutral = options.keys() - {"blend", "model_digest"}
+    first = _check_base(model, base)
+    before = options.get("base_digest", options.get("model_digest"))  # of the base of a blend that the training made
+    own = {
+        "blend": weight * (options.get("blend", 1.0) if first.digest == before else 1.0),
+        "base": str(base),
+        "base_digest": first.digest,
+        "tuned": str(model),
+        "tuned_digest": encoder.digest,
+    }
+    inputs = {"model": str(base), "model_digest": first.digest} | options | own
+    neutral = inputs.keys() - {"blend", "base_digest", "tuned_digest"}
     words = ["--model", str(model), "--base", str(base), "--weight", f"{weight:g}"]
     size = sum(parameter.numel() for parameter in encoder.model.parameters())
 
@@ -117,6 +120,17 @@ def export_blend(model: str | Path, base: str | Path, weight: float, output: str
 
     stage = Stage("export blend", output, inputs=inputs, neutral=neutral, words=words, writes=(*MODEL_FILES, FILE))
     return stage.run(write)
+
+
+def find_trainings(model: Any) -> dict[Path, dict[str, Any]]:
+    """Find the folder and the options of a model's training, then of that of the model it started from, and so on."""
+    trainings: dict[Path, dict[str, Any]] = {}
+    while True:
+        folder, options, _ = training_of(model)
+        if folder is None or folder in trainings:
+            return trainings
+        trainings[folder] = options
+        model = options.get("model")
 
 
 def training_of(model: Any) -> tuple[Path | None, dict[str, Any], dict[str, Any]]:
@@ -134,6 +148,28 @@ def training_of(model: Any) -> tuple[Path | None, dict[str, Any], dict[str, Any]
     numbers = read_json(folder / "summary.json") if (folder / "summary.json").is_file() else {}
     options = read_yaml(folder / "config.yaml")
     return folder, options, numbers | ({"steps": int(step)} if is_checkpoint else {})
+
+
+def _check_base(model: str | Path, base: str | Path) -> DualEncoder:
+    """Open the base of a tuned model, in the type of weights of the training that names it.
+
+    Raises:
+        UserError: If the model has trainings, and none of them began with this base.
+    """
+    names = []
+    first = DualEncoder.from_pretrained(base, device="cpu")
+    for options in find_trainings(model).values():
+        names.append(f"{options.get('model')}@{options.get('model_digest')}")
+        dtype = options.get("dtype", FLOAT32)
+        opened = first if dtype == FLOAT32 else DualEncoder.from_pretrained(base, device="cpu", dtype=dtype[6:])
+        if opened.is_named(names[-1]):
+            return opened
+    if names:
+        raise UserError(
+            f"{model} was tuned from {', '.join(names)}, and --base is {first.name}. Give the base that it was tuned "
+            "from."
+        )
+    return first
 
 
 def _check_same(base: Mapping[str, Tensor], tuned: Mapping[str, Tensor]) -> None:

@@ -10,21 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from repair_hf.encoder.blend import training_of
+from repair_hf.encoder.blend import find_trainings, training_of
 from repair_hf.runtime.files import read_json, read_table
 from repair_hf.runtime.items import FILE
 from repair_hf.runtime.options import UserError
-
-
-def find_trainings(model: Any) -> dict[Path, dict[str, Any]]:
-    """Find the folder and the options of a model's training, then of that of the model it started from, and so on."""
-    trainings: dict[Path, dict[str, Any]] = {}
-    while True:
-        folder, options, _ = training_of(model)
-        if folder is None or folder in trainings:
-            return trainings
-        trainings[folder] = options
-        model = options.get("model")
 
 
 def uses_records(options: Mapping[str, Any]) -> bool:

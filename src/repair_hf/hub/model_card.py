@@ -68,6 +68,7 @@ def model_card(
 def _training(stage: StageFolder) -> dict[str, Any]:
     """Return what the card says of the training."""
     options = stage.options
+    model = options.get("model")
     return {
         "base": stage.name_of("model") if options else "A dual encoder of unknown base",
         "has_records": uses_records(options),
@@ -75,6 +76,7 @@ def _training(stage: StageFolder) -> dict[str, Any]:
         "pairs": stage.pairs(),
         "records": _records(stage),
         "blend": options.get("blend", 1),
+        "blend_base": stage.name_of("base") if options.get("base", model) != model else "base",
         "steps": f"{stage.summary['steps']:,}" if "steps" in stage.summary else "unknown",
         "seed": options.get("seed", "unknown"),
     }

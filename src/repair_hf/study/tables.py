@@ -36,28 +36,30 @@ FORMS = {"edits_trained": ".0%", "learning_rate": "g", "epochs": "g", "items_per
 
 
 RANKING: Mapping[str, Callable[[np.ndarray], float]] = {  # measures of the ranks of the best answers, beside R@1
-    "R@5": lambda ranks: 100 * float((ranks <= 5).mean()),
-    "R@10": lambda ranks: 100 * float((ranks <= 10).mean()),
+    "R@5": lambda ranks: float((ranks <= 5).mean()),
+    "R@10": lambda ranks: float((ranks <= 10).mean()),
     "MRR": lambda ranks: float((1 / ranks).mean()),
 }
 
 
 def cell_of(column: str, line: Line, lines: Lines) -> str:
     """Format a cell: both means of a measure, such as `61.9/55.1`, a gain of a measure, or a value of the row."""
-    measure, _, how = column.partition(", ")
-    if not how and measure in MEASURES:
-        found = [[row.right[each].mean() for row in line.rows] for each in MEASURES[measure] if each in line.row.right]
-        return "/".join(f"{100 * statistics.fmean(each):.1f}" for each in found) or NONE
+    measure, _, reference = column.partition(", ")
+    if reference:
+        other = lines.get(REFERENCES[reference])
+        if other is None or other is line or line.cell.method == BASE:
+            return NONE
+        return str(line.gains(other).get(measure, NONE))
     if measure in RANKING:
-        digits = 4 if measure == "MRR" else 1
-        found = [[RANKING[measure](np.array(row[f"{way}_ranks"])) for row in line.rows] for way in DIRECTIONS]
-        return "/".join(f"{statistics.fmean(each):.{digits}f}" for each in found)
-    if not how:
-        return NONE if line.row[measure] is None else f"{line.row[measure]:{FORMS.get(measure, ',')}}"
-    other = lines.get(REFERENCES[how])
-    if other is None or other is line or line.cell.method == BASE:
-        return NONE
-    return str(line.gains(other).get(measure, NONE))
+        ranks = [[np.array(row[f"{way}_ranks"]) for row in line.rows] for way in DIRECTIONS]  # by seed
+        means = [statistics.fmean(map(RANKING[measure], seeds)) for seeds in ranks]
+        return "/".join(f"{mean:.4f}" if measure == "MRR" else f"{100 * mean:.1f}" for mean in means)
+    if measure in MEASURES:
+        parts = [part for part in MEASURES[measure] if part in line.row.right]
+        means = [statistics.fmean(row.right[part].mean() for row in line.rows) for part in parts]
+        return "/".join(f"{100 * mean:.1f}" for mean in means) or NONE
+    value = line.row[measure]
+    return NONE if value is None else f"{value:{FORMS.get(measure, ',')}}"
 
 
 @dataclass(frozen=True)
