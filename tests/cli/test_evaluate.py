@@ -71,8 +71,6 @@ def test_two_models_are_compared_query_by_query(flags, siglip_folder, clip_folde
         assert counts["repaired"] == ((before > 1) & (now == 1)).sum()
         assert counts["broken"] == ((before == 1) & (now > 1)).sum()
         assert sum(counts.values()) == len(before)
-    queries = pq.read_table(out / "queries.parquet").to_pandas()
-    assert len(queries) == 36 and (queries["rank"].to_numpy() == ranks[1]["gt_rank"].to_numpy()).all()
     assert f"change from {names[0]}" in capsys.readouterr().out
 
 

@@ -80,7 +80,7 @@ AGAIN = "Delete its folder, and make it again with `repair-hf mine`"
         (SYNTHESIZE, "mined/failures.parquet", column("fp_score"), "Failures lack ['fp_score']; they have"),
         (SYNTHESIZE, "mined/failures.parquet", column("q", "x"), "Failures have a column of another type"),
         (SYNTHESIZE, "mined/failures.parquet", column("q", -1), "were mined from other pairs"),
-        (SYNTHESIZE, "mined/failures.parquet", column("direction", "t3i"), "have a `direction` of ['t3i']"),
+        (SYNTHESIZE, "mined/failures.parquet", column("direction", "t3i"), "got {'t3i'}, or an empty cell"),
         (SYNTHESIZE.replace(" --any-model", ""), "mined/config.yaml", b"{", AGAIN),
         (SHOW, "records/records", b"PAR1" * 9, "is damaged"),
         (f"{TRAIN} --records {{records}}", "records/records", column("fp_id"), "Records lack the columns ['fp_id']"),

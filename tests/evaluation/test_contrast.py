@@ -173,7 +173,7 @@ def test_blends_of_two_trainings_are_compared_at_equal_weight_and_known_images_a
         assert gain == pytest.approx(now["web_t2i_R@1"] - before["web_t2i_R@1"])
         assert repair["verdict"] == "undecided"  # of 20 images
     curve = (tmp_path / "out" / "blends.svg").read_text()
-    assert "1 I2T plain<" in curve and "1 T2I repaired<" in curve
+    assert "1 plain<" in curve and "1 repaired<" in curve
     printed = capsys.readouterr().out
     assert "Did repair help? repaired@1 − plain@1: undecided." in " ".join(printed.split())
     assert "20 images are too few for a conclusion" in printed and "web: 30 images are too few" in printed

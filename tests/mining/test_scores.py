@@ -102,7 +102,7 @@ def test_scoring_raises_no_warning_about_sparse_tensors():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             mine_false_positives(images, texts, own)
-            rank_by_index("i2t", images, texts, positives, np.arange(10), "hnsw", fps=2)
+            rank_by_index("i2t", images, texts, positives, np.arange(10), fps=2)
             judging._scores(images, texts, own[:, None], np.arange(30)[:, None])
             with pytest.raises(UserWarning, match="Sparse CSR"):
                 exact_scores(images, own, texts, np.arange(30))

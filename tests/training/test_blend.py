@@ -207,6 +207,20 @@ def test_a_blend_needs_the_base_of_its_training(clip, clip_folder, repaired, fit
     export_blend(tmp_path / "tuned", clip_folder, 0.5, tmp_path / "blend")  # the same weights elsewhere: it is made
 
 
+@OLD_NAME
+@pytest.mark.parametrize("kind", [{"use_dora": True}, {"bias": "lora_only"}, {"init_lora_weights": "pissa"}])
+def test_other_adapters_are_blended_as_whole_weights(clip_folder, repaired, fit, tmp_path, kind):
+    config = LoraConfig(r=2, target_modules=["q_proj"], **kind)
+    fit(repaired, "tuned", model=str(clip_folder), peft_config=config)
+    names = (clip_folder, tmp_path / "tuned")
+    base, tuned = (weights(DualEncoder.from_pretrained(name, device="cpu").model) for name in names)
+    for weight in (0.0, 0.5):
+        folder = tmp_path / f"{weight}"
+        export_blend(tmp_path / "tuned", clip_folder, weight, folder)
+        for name, value in weights(DualEncoder.from_pretrained(folder, device="cpu").model).items():
+            torch.testing.assert_close(value, base[name] + weight * (tuned[name] - base[name]), atol=1e-6, rtol=1e-5)
+
+
 def test_a_model_of_two_trainings_is_blended_with_either_base(clip_folder, repaired, fit, tmp_path):
     fit(repaired, "first", model=str(clip_folder), max_steps=1)
     fit(repaired, "second", model=str(tmp_path / "first"), max_steps=1)

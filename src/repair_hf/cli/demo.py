@@ -39,11 +39,11 @@ EPILOG = """example:
 
 BASE = "world/base"
 RATE = 3e-4
-METHODS: dict[str, dict[str, Any]] = {  # method -> options of its training; `records` says whether it has them
-    "plain": {"records": False},
-    "plain_low_rate": {"records": False, "learning_rate": 1e-4},
-    "repair": {"records": True},
-    "repair_paper": {"records": True, "paper": True},
+METHODS: dict[str, dict[str, Any]] = {  # method -> options of its training; those named `repair` have records
+    "plain": {},
+    "plain_low_rate": {"learning_rate": 1e-4},
+    "repair": {},
+    "repair_paper": {"paper": True},
 }
 BLEND = 0.8  # weight of the repaired model
 ROWS = {  # what the table calls a method
@@ -61,21 +61,19 @@ FOOTER = (
 )
 
 
-@dataclass(frozen=True)
-class Size:
-    """How large a demo is."""
-
-    world: dict[str, Any]
-    queries: int  # at most, mined and repaired in each direction
-    d_i2t: int  # false positive captions of each image
-    epochs: float
-    batch: int
-    web: int  # pictures of the base's own domain
-
-
-SIZES = {
-    "full": Size({"train": 1000, "validation": 500, "test": 1000}, 5000, 5, 2.0, 128, 1000),
-    "tiny": Size({"train": 60, "validation": 20, "test": 30}, 40, 2, 0.2, 16, 30),
+SIZES: dict[str, dict[str, Any]] = {  # options of each stage; `web` is the number of pictures of the base's own domain
+    "full": {
+        "world": {"train": 1000, "validation": 500, "test": 1000},
+        "web": 1000,
+        "mining": {"max_queries": 5000, "d_i2t": 5},
+        "training": {"num_train_epochs": 2.0, "per_device_train_batch_size": 128},
+    },
+    "tiny": {
+        "world": {"train": 60, "validation": 20, "test": 30},
+        "web": 30,
+        "mining": {"max_queries": 40, "d_i2t": 2},
+        "training": {"num_train_epochs": 0.2, "per_device_train_batch_size": 16},
+    },
 }
 
 
@@ -110,34 +108,27 @@ def _run(options: DemoOptions) -> dict[str, Any]:
     folder, size = Path(options.output), SIZES[options.size]
     world, records = str(folder / "world"), str(folder / "records")
     pairs, test = PairsOptions(world), TestPairsOptions(world)
-    perform("world build", BuildOptions(world, **size.world))
-    mining = MiningOptions(model=BASE, max_queries=size.queries, d_i2t=size.d_i2t, cache_images=True)
+    perform("world build", BuildOptions(world, **size["world"]))
+    mining = MiningOptions(model=BASE, cache_images=True, **size["mining"])
     perform("mine", pairs, StageOptions(str(folder / "failures")), mining)
     erring = LLMOptions("world/erring"), EditorOptions("world/erring")
     repair = SynthesizeOptions(failures=str(folder / "failures"), model=BASE)
     perform("synthesize", pairs, StageOptions(records), *erring, repair)
 
     contrast, web = str(folder / "contrast"), str(folder / "web")
-    perform("world build", BuildOptions(web, domain="web", train=1, validation=1, test=size.web, seed=1))
+    perform("world build", BuildOptions(web, domain="web", train=1, validation=1, test=size["web"], seed=1))
     exact = LLMOptions("world/oracle"), ContrastEditorOptions(editor="world")
     perform("contrast", test, StageOptions(contrast), *exact, ContrastOptions())
 
-    for method, choices in METHODS.items():
-        settings: dict[str, Any] = {
-            "num_train_epochs": size.epochs,
-            "per_device_train_batch_size": size.batch,
-            "seed": 0,
-        }
-        settings |= {"learning_rate": RATE} | choices
-        wanted = TrainOptions(model=BASE, records=[records] if settings.pop("records") else None)
-        trained = StageOptions(_trained(folder, method))
-        perform("train", pairs, trained, wanted, RepairConfig(**settings))
+    for method, own in METHODS.items():
+        training = TrainOptions(model=BASE, records=[records] if method.startswith("repair") else None)
+        config = RepairConfig(**{"seed": 0, "learning_rate": RATE} | size["training"] | own)
+        perform("train", pairs, StageOptions(_trained(folder, method)), training, config)
     blend = BlendOptions(_trained(folder, "repair"), BASE, BLEND, _trained(folder, "repair_blend"))
     perform("export blend", blend)
     models = [BASE, *(_trained(folder, method) for method in (*METHODS, "repair_blend"))]
-    measured = EvaluateOptions(model=models, contrast=contrast, also=[web], cache_images=True)
-    place = StageOptions(str(folder / "evaluate"))
-    perform("evaluate", measured, test, place, CompositionalOptions())
+    evaluation = EvaluateOptions(model=models, contrast=contrast, also=[web], cache_images=True)
+    perform("evaluate", evaluation, test, StageOptions(str(folder / "evaluate")), CompositionalOptions())
     _report(folder)
     seconds = time.perf_counter() - start
     print(f"\nthe demo took {seconds:,.0f} s   -> {folder}")
@@ -163,7 +154,6 @@ def _report(folder: Path) -> None:
     table = mean_rows("method", seeds, [*MEASURED, "seconds", "steps"])
     sizes = "{n_images:,} images, {n_texts:,} texts. ".format(**rows["base"])
     print_table(*table)
-    for line in (footer := (sizes + FOOTER, NOTE)):
-        print(line)
-    write_atomically(folder / "table.md", "\n\n".join([markdown(*table), *footer]) + "\n")
+    print(f"{sizes}{FOOTER}\n{NOTE}")
+    write_atomically(folder / "table.md", f"{markdown(*table)}\n\n{sizes}{FOOTER}\n\n{NOTE}\n")
     write_json(folder / "metrics.json", rows)

@@ -2,7 +2,7 @@
 
 Each model gets `metrics.json` (R@1/5/10, MRR and median rank with 95% intervals, and their provenance) and
 `ranks.parquet`; with compositional benchmarks also `cases.parquet`. Several models have a folder each below the output
-folder, which then holds `metrics.json` of all, `differences.json` and `queries.parquet` (both ranks of each query).
+folder, which then holds `metrics.json` of all, and `differences.json`.
 
 Under `accelerate launch` the processes share the embedding, with the same result as one process of as many threads.
 """

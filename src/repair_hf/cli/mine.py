@@ -1,7 +1,7 @@
 """`repair-hf mine`: find the wrong answers that the retriever ranks highest, in both directions.
 
 `failures.parquet` has a row per false positive: direction; query, ground truth and false positive as rows of the pairs
-and as ids; scores and ranks. An index (`search` ivf or hnsw) may miss false positives, so its ranks are lower bounds;
+and as ids; scores and ranks. An index (`search` ivf) may miss false positives, so its ranks are lower bounds;
 `summary.json` then holds its recall. Under `accelerate launch` the processes share the captions.
 """
 

@@ -10,14 +10,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from repair_hf.evaluation.contrast import SCORES
 from repair_hf.evaluation.intervals import interval
@@ -51,59 +49,52 @@ class Measured(NamedTuple):
     """What was measured of a model."""
 
     ranks: pa.Table
-    cases: pa.Table | None
-    also: dict[str, pa.Table]  # ranks of further pairs, by name
     samples: dict[str, np.ndarray]  # the metrics in each resample, (R,)
 
 
 def compare_models(
     metrics: Mapping[str, Mapping[str, Any]], measured: Mapping[str, Measured], baselines: Mapping[str, Sequence[str]]
-) -> tuple[dict[str, Any], pa.Table]:
+) -> dict[str, Any]:
     """Compare each model with the first, and those trained with records with those before them without.
 
     Args:
         metrics: By short name.
-        measured: The ranks and cases behind them.
+        measured: The ranks behind them.
         baselines: For each model trained with records, those without; none if there is none.
 
     Returns:
-        `reference`, the first model; by model the `differences` from it, and numbers of changed `queries` and `cases`.
-        `repair` is a list of such comparisons of models trained with records, each with `model`, `reference`, the one
-        without records, the `verdict`, and the differences of averages (`summary`); the reference is None if there is
-        none. Beside it the joined ranks of each comparison.
+        `reference`, the first model; by model the `differences` from it, and numbers of changed `queries`. `repair` is
+        a list of such comparisons of models trained with records, each with `model`, `reference`, the one without
+        records, the `verdict`, and the differences of averages (`summary`); the reference is None if there is none.
     """
-    queries: dict[tuple[str, str], pa.Table] = {}
 
     def compare(model: str, reference: str) -> dict[str, Any]:
         before, now = measured[reference], measured[model]
         gains = differences(metrics[reference], metrics[model], before.samples, now.samples)
-        queries[model, reference] = compare_queries(before.ranks, now.ranks)
-        cases: dict[str, Any] = {}
-        if before.cases is not None and now.cases is not None:
-            changed = changed_cases(before.cases, now.cases).items()
-            cases = {metric: {kind: len(ids) for kind, ids in kinds.items()} for metric, kinds in changed}
-        return {"differences": gains, "queries": count_changes(queries[model, reference]), "cases": cases}
+        return {"differences": gains, "queries": count_changes(before.ranks, now.ranks)}
 
-    def repair(model: str, reference: str | None) -> dict[str, Any]:
-        if reference is None:
-            return {"model": model, "reference": None}
+    def repair(model: str, reference: str) -> dict[str, Any]:
         compared = compare(model, reference)
         helped = verdict([compared["differences"][name] for name in RECALL], metrics[model]["n_images"])
-        means = map(
-            summary, (metrics[reference], metrics[model], measured[reference].samples, measured[model].samples)
+        averages = differences(
+            summary(metrics[reference]),
+            summary(metrics[model]),
+            summary(measured[reference].samples),
+            summary(measured[model].samples),
         )
-        named = {"model": model, "reference": reference, "verdict": helped}
-        return {**named, "summary": differences(*means), **compared}
+        return {"model": model, "reference": reference, "verdict": helped, "summary": averages, **compared}
 
     first, *others = measured
     changes = {name: compare(name, first) for name in others}
-    repairs = []
+    repairs: list[dict[str, Any]] = []
     for name, references in baselines.items():
-        repairs += [repair(name, plain) for plain in references] or [repair(name, None)]
-    comparison: dict[str, Any] = {"reference": first}
-    for key in ("differences", "queries", "cases"):
-        comparison[key] = {name: change[key] for name, change in changes.items()}
-    return comparison | {"repair": repairs}, pa.concat_tables(queries.values())
+        repairs += [repair(name, plain) for plain in references] or [{"model": name, "reference": None}]
+    return {
+        "reference": first,
+        "differences": {name: change["differences"] for name, change in changes.items()},
+        "queries": {name: change["queries"] for name, change in changes.items()},
+        "repair": repairs,
+    }
 
 
 def summary(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,20 +141,8 @@ def short_names(models: Sequence[str], option: str = "model") -> dict[str, str]:
     return names
 
 
-def changes(before: np.ndarray, now: np.ndarray) -> np.ndarray:
-    """Name the change of each query, (Q,), by the rank of its best answer before and now."""
-    is_repaired, is_broken = (before > 1) & (now == 1), (before == 1) & (now > 1)
-    names = np.select([is_repaired, is_broken, now < before, now > before], CHANGES[:4], "unchanged")
-    return names.astype(object)
-
-
-def compare_queries(before: pa.Table, now: pa.Table) -> pa.Table:
-    """Join the ranks of two models by query.
-
-    Returns:
-        `reference` and `model` (short names); `direction`, `q_id`; `before_rank`, `rank`; `before_margin`, `margin`
-        (cosine of the best answer minus that of the best wrong one, null if no candidate is wrong); `before_top1_id`,
-        `top1_id`; `change`.
+def count_changes(before: pa.Table, now: pa.Table) -> dict[str, dict[str, int]]:
+    """Count the queries by direction and change of the rank, from the ranks of two models.
 
     Raises:
         UserError: If the queries differ.
@@ -171,45 +150,14 @@ def compare_queries(before: pa.Table, now: pa.Table) -> pa.Table:
     if not all(before[name].equals(now[name]) for name in ("direction", "q_id")):
         names = " and ".join(f"`{ranks['model'][0].as_py()}`" for ranks in (before, now))
         raise UserError(f"The ranks of {names} are of different queries; evaluate both on the same pairs.")
+    direction = now["direction"].to_numpy()
     old, new = before["gt_rank"].to_numpy(), now["gt_rank"].to_numpy()
-    return pa.table(
-        {
-            "reference": before["model"],
-            "model": now["model"],
-            "direction": now["direction"],
-            "q_id": now["q_id"],
-            "before_rank": old,
-            "rank": new,
-            "before_margin": pc.subtract(before["gt_score"], before["fp_score"]),
-            "margin": pc.subtract(now["gt_score"], now["fp_score"]),
-            "before_top1_id": before["top1_id"],
-            "top1_id": now["top1_id"],
-            "change": pa.array(changes(old, new), pa.string()),
-        }
-    )
-
-
-def count_changes(queries: pa.Table) -> dict[str, dict[str, int]]:
-    """Count the queries by direction and change."""
-    counts = Counter(zip(queries["direction"].to_pylist(), queries["change"].to_pylist(), strict=True))
-    return {direction: {kind: counts[direction, kind] for kind in CHANGES} for direction in DIRECTIONS}
-
-
-def changed_cases(before: pa.Table, now: pa.Table) -> dict[str, dict[str, list[str]]]:
-    """Return the ids of the cases that are right only now (`repaired`) and only before (`broken`), by metric.
-
-    The tables are those of `evaluate_compositional` on the same cases.
-    """
-    rows, changed = now.to_pandas(), {}
-    rows["was_correct"] = before["correct"].to_numpy()
-    for (benchmark, measure), cases in rows.groupby(["benchmark", "measure"], sort=False):
-        repaired = cases[~cases["was_correct"] & cases["correct"]]
-        broken = cases[cases["was_correct"] & ~cases["correct"]]
-        changed[f"{benchmark}_{measure}"] = {
-            "repaired": repaired["case_id"].tolist(),
-            "broken": broken["case_id"].tolist(),
-        }
-    return changed
+    is_repaired, is_broken = (old > 1) & (new == 1), (old == 1) & (new > 1)
+    change = np.select([is_repaired, is_broken, new < old, new > old], CHANGES[:4], CHANGES[4])
+    return {
+        side: {kind: int(np.count_nonzero((direction == side) & (change == kind))) for kind in CHANGES}
+        for side in DIRECTIONS
+    }
 
 
 def differences(

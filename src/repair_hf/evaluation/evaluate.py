@@ -41,7 +41,7 @@ from repair_hf.runtime.stage import Stage
 
 logger = logging.getLogger(__name__)
 
-WRITES = ("metrics.json", "differences.json", RANKS, f"also-*-{RANKS}", CASES, "queries.parquet", "blends.svg")
+WRITES = ("metrics.json", "differences.json", RANKS, f"also-*-{RANKS}", CASES, "blends.svg")
 NEEDS = ("intervals", "n_images", "n_texts")  # keys of a model's metrics
 
 
@@ -222,7 +222,7 @@ class Evaluation:
         metrics["intervals"] = {metric: interval(values) for metric, values in samples.items()}
         metrics |= provenance(pairs.source, pairs, model, encoder.digest)
         metrics["n_texts_cut"] = encoder.report_captions(pairs.captions["caption"])
-        self._measured[name] = Measured(table, cases, also, samples)
+        self._measured[name] = Measured(table, samples)
         if folder is not None:
             save_table(table, folder / RANKS)
             for other, ranks in also.items():
@@ -241,12 +241,9 @@ class Evaluation:
         return images, rank_table(rankings, pairs, name) if processes().is_main else None
 
     def _compare(self) -> dict[str, Any]:
-        """Compare the models, see `compare_models`, and save the ranks of both models of each comparison."""
+        """Compare the models, see `compare_models`."""
         measured = {name: self._measured.get(name) or self._saved(name) for name in self.names}
-        comparison, queries = compare_models(self.metrics, measured, self._baselines())
-        if self.output is not None:
-            save_table(queries, self.output / "queries.parquet")
-        return comparison
+        return compare_models(self.metrics, measured, self._baselines())
 
     def _baselines(self) -> dict[str, list[str]]:
         """Map models trained with records to those without, see `plain_before`; blends to those of equal weight."""
@@ -263,7 +260,7 @@ class Evaluation:
         assert folder is not None, "a model in memory has just been measured"
         table, cases = load_ranks(folder), load_cases(folder) if self.sets else None
         also = {other: load_ranks(folder, _file_of(other)) for other in self.also}
-        return Measured(table, cases, also, self._resample(table, cases, also))
+        return Measured(table, self._resample(table, cases, also))
 
     def _resample(
         self, table: pa.Table, cases: pa.Table | None, also: Mapping[str, pa.Table]

@@ -9,10 +9,9 @@ One row per query, first the captions (`t2i`), then the images (`i2t`), each in 
 | `q_id` | the caption or image of the query |
 | `gt_id`, `gt_score`, `gt_rank` | its best-ranked annotated answer: id, cosine, rank from 1 (pessimistic in ties) |
 | `fp_id`, `fp_score` | the best-ranked wrong answer; null if every candidate is right |
-| `top1_id` | the first candidate: `gt_id` if `gt_rank` is 1, else `fp_id` |
 
-`gt_score - fp_score` is the query's margin. Confidence intervals resample by image: `gt_id` of a caption, `q_id` of an
-image.
+The first candidate is `gt_id` if `gt_rank` is 1, else `fp_id`. `gt_score - fp_score` is the query's margin.
+Confidence intervals resample by image: `gt_id` of a caption, `q_id` of an image.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from repair_hf.runtime.files import read_table
 from repair_hf.runtime.options import UserError
 
 FILE = "ranks.parquet"
-COLUMNS = "model direction q_id gt_id gt_score gt_rank fp_id fp_score top1_id".split()
+COLUMNS = "model direction q_id gt_id gt_score gt_rank fp_id fp_score".split()
 
 
 def rank_table(rankings: Mapping[str, Ranking], pairs: Pairs, model: str) -> pa.Table:
@@ -52,7 +51,6 @@ def rank_table(rankings: Mapping[str, Ranking], pairs: Pairs, model: str) -> pa.
             "gt_rank": ranking.gt_rank,
             "fp_id": pa.array(fp_id, pa.string()),
             "fp_score": pa.array(ranking.fp_score[:, 0], mask=~has_fp),
-            "top1_id": pa.array(np.where(ranking.gt_rank == 1, candidates[ranking.gt], fp_id), pa.string()),
         }
         parts.append(pa.table(columns))
     return pa.concat_tables(parts)

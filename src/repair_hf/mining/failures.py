@@ -46,7 +46,8 @@ def check_columns(failures: Dataset) -> None:
     Raises:
         UserError: If columns are missing, of another type or empty, or a direction is unknown.
     """
-    if missing := set(FEATURES) - set(failures.column_names):
+    missing = set(FEATURES) - set(failures.column_names)
+    if missing:
         raise UserError(
             f"Failures lack {sorted(missing)}; they have {failures.column_names}. Make them with `repair-hf mine`."
         )
@@ -57,11 +58,12 @@ def check_columns(failures: Dataset) -> None:
         raise UserError(
             f"Failures have a column of another type: {error}. Make them with `repair-hf mine`."
         ) from error
-    unknown = {str(name) for name in table["direction"].unique().to_pylist()} - {"t2i", "i2t"}
-    empty = [name for name in ("q", "gt", "fp") if table[name].null_count]
-    if unknown or empty:
-        what = f"a `direction` of {sorted(unknown)}" if unknown else f"empty cells in {empty}"
-        raise UserError(f"Failures have {what}. Make them with `repair-hf mine`.")
+    directions = set(table["direction"].unique().to_pylist())
+    if directions - {"t2i", "i2t"} or any(table[name].null_count for name in ("q", "gt", "fp")):
+        raise UserError(
+            f"Failures need a `direction` of t2i or i2t, and `q`, `gt` and `fp` in each row; got {directions}, or an "
+            "empty cell. Make them with `repair-hf mine`."
+        )
 
 
 def miner_of(place: str | Path) -> str | None:

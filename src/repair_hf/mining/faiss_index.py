@@ -1,14 +1,14 @@
 """Rank with an approximate FAISS index, where scoring all pairs would take too long.
 
-Scores are exact, and each query's best positive is always found. The index may miss other candidates. A rank counts
-only the candidates found, so **ranks of gt and fp are lower bounds**, and the rank of a gt is at most one more than
-the pool. An index holds a copy of the candidates' vectors: 4 D bytes each, and with HNSW 256 more.
+The index (IVF) searches the clusters nearest to a query. Scores are exact, and each query's best positive is always
+found. Other candidates may be missed. A rank counts only the candidates found, so **ranks of gt and fp are lower
+bounds**, and the rank of a gt is at most one more than the pool. An index holds a copy of the candidates' vectors.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import faiss
 import numpy as np
@@ -21,10 +21,8 @@ from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.progress import Progress
 
 AT_ONCE = 2048  # queries searched, and vectors added, together
-PROBED = 1 / 16  # share of IVF's clusters that are searched
-PER_CLUSTER = 64  # training vectors for each of IVF's clusters
-LINKS, BREADTH = 32, 256  # HNSW's neighbours of a vector, and candidates held while searching
-Index = Literal["ivf", "hnsw"]  # `ivf` searches the clusters nearest to the query, `hnsw` walks a graph of neighbours
+PROBED = 1 / 16  # share of the clusters that are searched
+PER_CLUSTER = 64  # training vectors for each cluster
 SAMPLE = 512  # queries whose false positives are also found exactly, for the recall
 
 
@@ -35,7 +33,6 @@ def rank_by_index(
     text_embeddings: np.ndarray,
     positives: Truth,
     queries: np.ndarray,
-    index: Index,
     *,
     fps: int,
     pool: int = 100,
@@ -50,7 +47,7 @@ def rank_by_index(
     """
     is_i2t = direction == "i2t"
     vectors, candidates = (image_embeddings, text_embeddings) if is_i2t else (text_embeddings, image_embeddings)
-    built, pool = _build_index(candidates, index), max(pool, fps)
+    built, pool = _build_index(candidates), max(pool, fps)
     found = Queries(len(queries), fps)
     for start in Progress(range(0, len(queries), AT_ONCE), f"Searching {direction}", unit=" blocks", delay=3):
         batch = np.arange(start, min(start + AT_ONCE, len(queries)))
@@ -82,16 +79,12 @@ def _positives_of(
     return positives.select(queries, every_caption).images_of(every_caption)
 
 
-def _build_index(candidates: np.ndarray, kind: Index) -> FaissIndex:
+def _build_index(candidates: np.ndarray) -> FaissIndex:
     count, size = candidates.shape
     clusters = max(1, min(round(4 * math.sqrt(count)), count // PER_CLUSTER))
-    layout = f"HNSW{LINKS},Flat" if kind == "hnsw" else f"IVF{clusters},Flat"
-    index: Any = faiss.index_factory(size, layout, faiss.METRIC_INNER_PRODUCT)
-    if kind == "hnsw":
-        index.hnsw.efSearch = BREADTH
-    else:
-        index.train(np.ascontiguousarray(candidates[:: max(1, count // (PER_CLUSTER * clusters))]))
-        index.nprobe = min(clusters, max(1, round(PROBED * clusters)))
+    index: Any = faiss.index_factory(size, f"IVF{clusters},Flat", faiss.METRIC_INNER_PRODUCT)
+    index.train(np.ascontiguousarray(candidates[:: max(1, count // (PER_CLUSTER * clusters))]))
+    index.nprobe = min(clusters, max(1, round(PROBED * clusters)))
     searchable = FaissIndex(custom_index=index)
     searchable.add_vectors(np.ascontiguousarray(candidates), batch_size=AT_ONCE)
     return searchable

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import torch
 from datasets import Dataset, Features, Value, concatenate_datasets
 
-from repair_hf.mining.faiss_index import Index, rank_by_index
+from repair_hf.mining.faiss_index import rank_by_index
 from repair_hf.mining.options import check_sizes
 from repair_hf.mining.queries import Ranking
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways, rank_some
@@ -93,7 +93,7 @@ def find_false_positives(
     d_i2t: int,
     d_t2i: int,
     queries: Mapping[str, np.ndarray] | None = None,
-    index: Index | None = None,
+    has_index: bool = False,
     device: torch.device | str = "cpu",
 ) -> tuple[Dataset, dict[str, float]]:
     """Find false positives as `mine_false_positives` does, of some queries or with an index that may miss some.
@@ -106,7 +106,7 @@ def find_false_positives(
         measured on some queries.
     """
     fps = {"t2i": min(d_t2i, len(images)), "i2t": min(d_i2t, len(texts))}
-    if index is None and queries is None:
+    if not has_index and queries is None:
         both = {"fps_of_image": fps["i2t"], "fps_of_caption": fps["t2i"]}
         i2t, t2i = rank_both_ways(images, texts, positives, **both, device=device)
         return concatenate_datasets([_rows("t2i", t2i), _rows("i2t", i2t)]), {}
@@ -116,10 +116,10 @@ def find_false_positives(
         if not (fps[direction] and len(rows)):
             continue
         data, k = (direction, images, texts, positives, rows), fps[direction]
-        if index is None:
-            ranking = rank_some(*data, fps=k, device=device)
+        if has_index:
+            ranking, recall[direction] = rank_by_index(*data, fps=k, pool=k_mine)
         else:
-            ranking, recall[direction] = rank_by_index(*data, index, fps=k, pool=k_mine)
+            ranking = rank_some(*data, fps=k, device=device)
         parts.append(_rows(direction, ranking, rows))
     failures = concatenate_datasets(parts) if parts else Dataset.from_dict(dict.fromkeys(FEATURES, []), FEATURES)
     return failures, dict(sorted(recall.items()))

@@ -117,7 +117,7 @@ class Mining:
         vectors = np.asarray(images, np.float32), np.asarray(texts, np.float32)
         check_embeddings(*vectors, pairs.caption_image)
         positives, alike = truth_of(pairs, vectors[0], options.near_duplicates)
-        failures, found = self._search(vectors, positives)
+        failures, about = self._search(vectors, positives)
         self._failures = with_ids(failures, pairs)
         if not processes().is_main:
             return {}
@@ -133,8 +133,8 @@ class Mining:
             "positives_by_equal_text": by_text,
             "positives_by_image": positives.beyond_annotation - by_text,
             "images_alike": alike,
-            "vectors": [str(some.filename) for some in (images, texts) if isinstance(some, np.memmap)],
-            **found,
+            "vectors": [str(part.filename) for part in (images, texts) if isinstance(part, np.memmap)],
+            **about,
             "captions_cut": self.encoder.report_captions(pairs.captions["caption"][:]),
         }
 
@@ -144,17 +144,22 @@ class Mining:
         if options.wrong is not None:
             failures, counts = find_wrong(options.wrong, self.pairs, *vectors, positives)
             return failures, {"wrong": counts}
-        kept: Any = {"d_i2t": options.d_i2t, "d_t2i": options.d_t2i}
-        how: Any = {"k_mine": options.k_mine, "device": self.encoder.device}
-        if options.search != "exact":
-            how["index"] = options.search
+        sizes: Any = {"d_i2t": options.d_i2t, "d_t2i": options.d_t2i}
         asked = np.unique(positives.wording, return_index=True)[1]  # captions of equal wording are one query
-        if (count := options.max_queries) is not None:
-            drawn = positives, self.pairs.caption_image, count
-            how["queries"] = draw_queries(*drawn, **kept, captions=asked, seed=options.seed)
-        images, texts = vectors
-        failures, recall = find_false_positives(images, texts, positives, **kept, **how)
+        queries = None
+        if options.max_queries is not None:
+            drawn = positives, self.pairs.caption_image, options.max_queries
+            queries = draw_queries(*drawn, **sizes, captions=asked, seed=options.seed)
+        failures, recall = find_false_positives(
+            *vectors,
+            positives,
+            k_mine=options.k_mine,
+            **sizes,
+            queries=queries,
+            has_index=options.search != "exact",
+            device=self.encoder.device,
+        )
         rows = failures.with_format("numpy")[:]
         failures = failures.select(np.flatnonzero((rows["direction"] == "i2t") | np.isin(rows["q"], asked)))
         about = {"search": options.search, "recall": recall, "ranks": "lower bounds"}
-        return failures, about if "index" in how else {}
+        return failures, about if options.search != "exact" else {}

@@ -32,9 +32,9 @@ class MiningOptions(TruthOptions, EmbeddingOptions):
         main=True,
     )
     seed: int = opt(0, "Seed that draws the queries of `max_queries`.", least=0, most=SEEDS - 1)
-    search: Literal["exact", "ivf", "hnsw"] = opt(
+    search: Literal["exact", "ivf"] = opt(
         "exact",
-        "Exact search, or a FAISS index for millions of images and captions, which may miss some.",
+        "Exact search, or a FAISS index of clusters for millions of images and captions, which may miss some.",
         main=True,
     )
 
