@@ -32,7 +32,7 @@ class DualEncoder(Embedder):
             and vectors are float32.
 
     Raises:
-        UserError: If an argument is of a wrong type, batch size or precision is not valid.
+        UserError: If an argument is of a wrong type, the tokenizer is not the model's, or fp16 has no GPU.
 
     Example:
         >>> encoder = DualEncoder.from_pretrained("openai/clip-vit-base-patch32")
