@@ -21,7 +21,6 @@ from huggingface_hub.file_download import repo_folder_name  # seen with huggingf
 from repair_hf.runtime.redaction import printable
 
 CELLS_PER_READ = 256
-MIDDLE = 4096  # bytes
 
 
 class OutsideFolder(OSError):
@@ -106,12 +105,12 @@ def equal_cells(rows: Dataset, column: str) -> list[int]:
     paths = [path and os.path.normpath(path) for path in _paths(images, column)]
     of_row = [first.setdefault(path, row) if path else row for row, path in enumerate(paths)]
     keys: dict[int, tuple] = dict.fromkeys(of_row, ())  # each file is read once
-    for share in (0, 1, 2):  # bytes of another length, or with another part in the middle, are others
+    for is_whole in (False, True):  # bytes of another length are others
         often, starts = Counter(keys.values()), range(0, len(images), CELLS_PER_READ)
         for start, table in zip(starts, images.iter(CELLS_PER_READ), strict=True):
             for row, content in enumerate(_fields(table[column])[0], start):
                 if row in keys and often[keys[row]] > 1:
-                    found = _read(content, paths[row], share)
+                    found = _read(content, paths[row], is_whole=is_whole)
                     keys[row] += (("alone", row) if found is None else found,)
     numbers: dict[tuple, int] = {}
     return [numbers.setdefault(keys[row], len(numbers)) for row in of_row]
@@ -125,15 +124,15 @@ def uncopied(rows: Dataset, column: str) -> Iterator[pa.Buffer | str | None]:
             yield found if is_there.as_py() else None
 
 
-def _read(content: pa.Scalar, path: str | None, share: int) -> int | bytes | None:
-    """Return the size of an image file, or a digest of a part in its middle, or of all; None if it cannot be read."""
+def _read(content: pa.Scalar, path: str | None, *, is_whole: bool) -> int | bytes | None:
+    """Return the size of an image file, or a digest of the whole; None if it cannot be read."""
     if not content.is_valid and not os.path.isfile(path or ""):  # a device or a pipe may never end
         return None
     try:
         with pa.BufferReader(content.as_buffer()) if content.is_valid else open(path or "", "rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(size // 2 if share == 1 else 0)
-            return hashlib.sha256(file.read(MIDDLE if share == 1 else size)).digest() if share else size
+            file.seek(0)
+            return hashlib.sha256(file.read(size)).digest() if is_whole else size
     except OSError:
         return None
 
