@@ -143,7 +143,7 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
     ("source", "options", "message"),
     [
         ("parent", {}, "parent` has no captions.jsonl, but a folder in it has: give .*parent/photos"),
-        ("absent", {}, r"is not a local file or folder, and cannot be loaded as a dataset: .*[^.]\. Give a folder"),
+        ("absent", {}, r"cannot be loaded as a dataset, and is no folder here: .*[^.]\. Give a folder"),
         ("good/red_circle.png", {}, r"is a file; only tables .*.csv, .tsv, .*, .json and .tar are read"),
         ("good", {"image_id_column": "x"}, "Set `image_id_column`"),
         ("latin.csv", {}, "latin.csv cannot be read as a table: 'utf-8' codec"),

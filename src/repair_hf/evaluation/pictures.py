@@ -17,9 +17,9 @@ from repair_hf.encoder.pixel_store import IMAGES_AT_ONCE
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.pairs.admission import admit_images
 from repair_hf.pairs.cells import undecoded
-from repair_hf.pairs.folders import load_any
+from repair_hf.pairs.folders import load_any, loading
 from repair_hf.pairs.images import UNDECODABLE, in_rgb, open_image
-from repair_hf.pairs.sources import UNLOADABLE
+from repair_hf.pairs.problems import Problems
 from repair_hf.runtime.options import UserError
 
 Box = tuple[float, float, float, float]  # left, upper, right, lower in pixels
@@ -32,14 +32,8 @@ def load_test_split(source: str) -> Dataset:
     Raises:
         UserError: If the dataset cannot be loaded.
     """
-    try:
-        loaded = load_any(source)
-    except UNLOADABLE as error:
-        reason = " ".join(str(error).split())[:300].rstrip(".")
-        raise UserError(
-            f"`{source}` cannot be loaded as a dataset: {reason}. If its terms must be accepted, do so on its page, "
-            "and log in with `hf auth login`."
-        ) from error
+    with loading(source, "If its terms must be accepted, do so on its page, and log in with `hf auth login`."):
+        loaded = load_any(source, Problems())
     if isinstance(loaded, DatasetDict):
         if "test" not in loaded and len(loaded) > 1:
             raise UserError(f"`{source}` has the splits {list(loaded)}, and none named test.")

@@ -9,7 +9,8 @@ img2dataset writes tars, texts or Parquet files, and beside them a Parquet file 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path, PurePath
@@ -28,6 +29,8 @@ from datasets import (
     load_from_disk,
 )
 from datasets.data_files import sanitize_patterns
+from datasets.exceptions import DatasetsError
+from yaml import YAMLError
 
 from repair_hf.pairs.captions import TEXT_FILE
 from repair_hf.pairs.problems import Problems
@@ -45,41 +48,55 @@ _HEADER = re.compile(r"\A---\s*\n(.*?)\n---", re.DOTALL)
 Files = Mapping[str, Sequence[Path]]  # by split
 
 
-def load_any(source: str) -> Dataset | DatasetDict:
-    """Load a dataset by Hub id, or from a folder of `save_to_disk` or of data files."""
-    if _is_saved(source):
+# What `datasets` raises: no such data, no network, a damaged file, a header of README.md that is no YAML, ...
+UNLOADABLE = (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, YAMLError, DatasetsError)
+
+
+@contextmanager
+def loading(source: str | Path, remedy: str, fault: str = "cannot be loaded as a dataset") -> Iterator[None]:
+    """Turn what `datasets` raises for an absent or a damaged source into a `UserError` of one line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except UNLOADABLE as error:
+        here = "" if Path(source).exists() else ", and is no folder here"
+        reason = " ".join(str(error).split())[:300].rstrip(".")
+        raise UserError(f"{source} {fault}{here}: {reason}. {remedy}") from error
+
+
+def load_any(
+    source: str,
+    problems: Problems,
+    *,
+    config: str | None = None,
+    revision: str | None = None,
+    of_tars: Features | None = None,
+) -> Dataset | DatasetDict:
+    """Load a dataset by Hub id, from a folder of `save_to_disk`, or from data files; `of_tars` are features of tars."""
+    if any((Path(source) / name).is_file() for name in ("dataset_dict.json", "state.json")):
         return load_from_disk(source)
-    if Path(source).is_dir():
-        problems = Problems()
-        return load_files(data_files(Path(source), problems), problems)
-    return load_dataset(name_for_datasets(source))
+    if Path(source).exists():
+        files = data_files(Path(source), problems) if Path(source).is_dir() else {"train": [Path(source)]}
+        return load_files(files, problems, of_tars)
+    name = name_for_datasets(source)
+    is_of_tars = of_tars and load_dataset_builder(name, config, revision=revision).name == "webdataset"
+    return load_dataset(name, config, revision=revision, features=of_tars if is_of_tars else None)
 
 
 def load_pairs_of(options: PairsOptions, problems: Problems) -> Dataset | DatasetDict:
-    """Load a dataset of pairs: a folder, a tar, or a dataset of the Hub."""
-    source, path = options.pairs, Path(options.pairs)
-    if path.exists():
-        return load_from_disk(source) if _is_saved(source) else load_folder(path, options, problems)
-    config, revision = options.pairs_config, options.pairs_revision
-    name = name_for_datasets(source)
-    is_of_tars = load_dataset_builder(name, config, revision=revision).name == "webdataset"
-    return load_dataset(name, config, revision=revision, features=_features_of_tars(options) if is_of_tars else None)
-
-
-def load_folder(path: Path, options: PairsOptions, problems: Problems) -> Dataset | DatasetDict:
-    """Load a folder of images with their captions beside them, a folder of data files, or a tar.
+    """Load a dataset of pairs: a folder of images with their captions beside them, or as `load_any`.
 
     Raises:
         UserError: If it holds none of them, or of several kinds.
     """
-    features = _features_of_tars(options)
-    if path.is_file():
-        return load_files({"train": [path]}, problems, features)
+    path = Path(options.pairs)
     metadata = sorted(file for where in ("", "*/") for file in path.glob(f"{where}metadata.*") if is_table(file))
     rows = [_metadata(table, table.parent.relative_to(path), problems) for table in metadata]
     of_images = concatenate_datasets(rows) if rows else _with_texts(path)
     if of_images is None:
-        return load_files(data_files(path, problems), problems, features)
+        named = {"config": options.pairs_config, "revision": options.pairs_revision}
+        return load_any(options.pairs, problems, **named, of_tars=_features_of_tars(options))
     if unread := [file for file in _candidates(path) if file not in metadata]:
         raise UserError(
             f"`{path}` has captions beside its images, and {unread[0].relative_to(path)}, which is not read. Move it "
@@ -150,10 +167,6 @@ def load_files(files: Files, problems: Problems, features: Features | None = Non
     if not named:
         return DatasetDict()
     return load_dataset(kind, data_files=named, features=features if kind == "webdataset" else None)
-
-
-def _is_saved(source: str) -> bool:
-    return any((Path(source) / name).is_file() for name in ("dataset_dict.json", "state.json"))
 
 
 def _candidates(folder: Path) -> list[Path]:

@@ -18,15 +18,13 @@ from datasets import (
     DatasetInfo,
     concatenate_datasets,
 )
-from datasets.exceptions import DatasetsError
-from yaml import YAMLError
 
 from repair_hf.pairs.annotations import read_annotations
 from repair_hf.pairs.captions import captions_of
 from repair_hf.pairs.cells import OutsideFolder, anchored, equal_cells, misplaced, own_folders, undecoded
 from repair_hf.pairs.columns import caption_columns, check_columns, image_columns, with_ids, with_images
 from repair_hf.pairs.fetching import fetch_images, is_address
-from repair_hf.pairs.folders import load_pairs_of
+from repair_hf.pairs.folders import load_pairs_of, loading
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.rows import (
     TEXTS,
@@ -47,8 +45,6 @@ from repair_hf.runtime.options import PairsOptions, UserError
 
 logger = logging.getLogger(__name__)
 
-# What `datasets` raises: no such data, no network, a damaged file, a header of README.md that is no YAML, ...
-UNLOADABLE = (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, YAMLError, DatasetsError)
 OF_HUB = ("pairs_config", "pairs_revision")
 OF_COLUMNS = ("image_column", "caption_column", "image_id_column", "group", *OF_HUB)
 
@@ -111,17 +107,9 @@ def _load_dataset(options: PairsOptions, problems: Problems) -> Dataset | Datase
             f"`{source}` is a file; only tables ({', '.join(TABLES)}), .json and .tar are read as one. Give one of "
             "these, or the folder of a dataset."
         )
-    try:
+    remedy = "Give a folder with captions.jsonl, a table, a caption JSON of COCO, or a dataset: its Hub id or folder."
+    with loading(source, remedy):
         return load_pairs_of(options, problems)
-    except UserError:
-        raise
-    except UNLOADABLE as error:
-        here = "" if path.exists() else "is not a local file or folder, and "
-        reason = " ".join(str(error).split())[:400].rstrip(".")
-        raise UserError(
-            f"`{source}` {here}cannot be loaded as a dataset: {reason}. Give a folder with captions.jsonl, a "
-            "table, a COCO caption JSON, or the Hub id or folder of a dataset."
-        ) from error
 
 
 def _by_split(data: Dataset | DatasetDict) -> dict[str, Dataset]:

@@ -31,9 +31,8 @@ from datasets.arrow_writer import ArrowWriter  # seen with datasets 5.2
 
 from repair_hf.pairs.admission import admit_images
 from repair_hf.pairs.dataset import Pairs
-from repair_hf.pairs.folders import load_files
+from repair_hf.pairs.folders import UNLOADABLE, load_files, loading
 from repair_hf.pairs.problems import Problems
-from repair_hf.pairs.sources import UNLOADABLE
 from repair_hf.records.cards import write_card
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, RECORD_COLUMNS, SOURCES
 from repair_hf.records.columns import DROPPED_FEATURES as DROPPED_FEATURES
@@ -230,20 +229,12 @@ def summarize(records: Dataset, dropped: Dataset) -> dict[str, dict[str, Any]]:
 def _load(path_or_repo: str | Path, config: str, features: Features, revision: str | None) -> Dataset:
     folder = Path(path_or_repo)
     refuse_unfinished(folder)
-    try:
+    remedy = "Make them with `repair-hf synthesize`, or give the folder or Hub id of records."
+    with loading(path_or_repo, remedy, "holds no records"):
         rows = _read_folder(folder, config) if folder.exists() else _read_hub(path_or_repo, config, revision)
-        if rows is None:
-            return Dataset.from_dict(dict.fromkeys(features, []), features=features)
-        return rows.select_columns([name for name in features if name in rows.column_names])
-    except UNLOADABLE as error:  # nothing there, no network, or damaged files
-        for file in sorted(folder.glob(f"{config}/*.parquet")):
-            read_table(file)  # raises an error that names a damaged file
-        here = "" if folder.exists() else ", and is no folder here"
-        why = " ".join(str(error).split())[:200].rstrip(".")
-        raise UserError(
-            f"{path_or_repo} holds no records{here}: {why}. Make them with `repair-hf synthesize`, or give the "
-            "folder or Hub id of records."
-        ) from error
+    if rows is None:
+        return Dataset.from_dict(dict.fromkeys(features, []), features=features)
+    return rows.select_columns([name for name in features if name in rows.column_names])
 
 
 def _read_folder(folder: Path, config: str) -> Dataset | None:
@@ -251,7 +242,12 @@ def _read_folder(folder: Path, config: str) -> Dataset | None:
     if not any(folder.glob("records/*.parquet")):
         raise FileNotFoundError("there is no file records/*.parquet")
     files = sorted((folder / config).glob("*.parquet"))
-    return load_files({"train": files}, Problems()).get("train") if files else None
+    try:
+        return load_files({"train": files}, Problems()).get("train") if files else None
+    except UNLOADABLE:
+        for file in files:
+            read_table(file)  # raises an error that names a damaged file
+        raise
 
 
 def _read_hub(repo: str | Path, config: str, revision: str | None) -> Dataset | None:

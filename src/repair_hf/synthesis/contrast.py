@@ -29,6 +29,7 @@ from repair_hf.llm.cost import StageCost, Usage, paid_in, usage_rows
 from repair_hf.llm.ledger import Ledger
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.pairs.folders import load_any
+from repair_hf.pairs.problems import Problems
 from repair_hf.records.cards import write_card
 from repair_hf.records.columns import CONTRAST_FEATURES, KINDS, Kind
 from repair_hf.records.triplets import write_rows
@@ -91,7 +92,7 @@ def contrast_set(
     named = {"llm": id_of(llm), "editor": None if editor is None else id_of(editor)}
     of_llm, of_editor, wanted = fill(kinds, options | named, "contrast_set")
     ContrastSet(pairs, of_llm, of_editor, wanted, output=output).run()
-    return load_any(str(output))["test"]
+    return load_any(str(output), Problems())["test"]
 
 
 class ContrastSet:
