@@ -136,7 +136,8 @@ def test_two_processes_write_and_print_what_one_does(tmp_path, clip_folder):
     recipe = Path(__file__).parents[2] / "recipes" / "accelerate" / "cpu-2.yaml"
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(recipe), "-m", "repair_hf"]
     (tmp_path / "sitecustomize.py").write_text(WATCH)  # notes what the second process writes whole
-    watching = {"PYTHONPATH": str(tmp_path), "WATCHED": str(tmp_path / "renamed")}
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    watching = {"PYTHONPATH": paths, "WATCHED": str(tmp_path / "renamed")}
     command = [*launcher, "evaluate", *words, str(tmp_path / "two")]
     for _ in range(2):
         done = subprocess.run(command, env=one_thread | watching, capture_output=True, text=True)

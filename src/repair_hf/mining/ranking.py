@@ -47,7 +47,7 @@ def rank_by_sorting(scores: np.ndarray, is_positive: np.ndarray, k: int) -> Rank
     """Rank the candidates of each query by sorting all of its scores: what `rank_both_ways` must equal.
 
     Shape:
-        scores: (Q, C) float32, the exact scores; -inf leaves a candidate out. is_positive: (Q, C) bool.
+        scores: (Q, C) float32, the exact scores. is_positive: (Q, C) bool; each query has one or more.
     """
     candidate = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
     order = np.lexsort((candidate, is_positive, -scores), axis=1)  # of ties, non-positives first, then the lower index
@@ -59,10 +59,9 @@ def rank_by_sorting(scores: np.ndarray, is_positive: np.ndarray, k: int) -> Rank
 
     fp_place = np.argsort(ranked_positive, axis=1, kind="stable")[:, :k]
     fp, fp_score = (np.take_along_axis(table, fp_place, axis=1) for table in (order, ranked_score))
-    is_fp = ~np.take_along_axis(ranked_positive, fp_place, axis=1) & (fp_score > -np.inf)  # there may be fewer than k
-    return Ranking(
-        gt, gt_score, 1 + gt_place[:, 0], np.where(is_fp, fp, -1), np.where(is_fp, fp_score, -np.inf), 1 + fp_place
-    )
+    is_fp = ~np.take_along_axis(ranked_positive, fp_place, axis=1)  # there may be fewer than k
+    fp, fp_score = np.where(is_fp, fp, -1), np.where(is_fp, fp_score, -np.inf)
+    return Ranking(gt, gt_score, 1 + gt_place[:, 0], fp, fp_score, 1 + fp_place)
 
 
 @quietly()
