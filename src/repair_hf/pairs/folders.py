@@ -73,7 +73,7 @@ def load_any(
     revision: str | None = None,
     of_tars: Features | None = None,
 ) -> Dataset | DatasetDict:
-    """Load a dataset by Hub id, from a folder of `save_to_disk`, or from data files; `of_tars` are features of tars."""
+    """Load a dataset by Hub id, from a `save_to_disk` folder, or from data files; `of_tars` are features of tars."""
     if any((Path(source) / name).is_file() for name in ("dataset_dict.json", "state.json")):
         return load_from_disk(source)
     if Path(source).exists():
