@@ -21,8 +21,8 @@ def row(repaired: Dataset, direction: str, **others) -> dict:
     return next(each for each in repaired if each["direction"] == direction) | others
 
 
-def page(*rows: dict) -> str:
-    return gallery(RecordSample(list(rows), {direction: 3 for direction in ("t2i", "i2t")}))
+def page(*rows: dict, kind: str = "repaired") -> str:
+    return gallery(RecordSample(list(rows), {"t2i": 3, "i2t": 3}, kind))
 
 
 def test_every_picture_and_caption_of_a_record_is_there(repaired):
@@ -44,7 +44,7 @@ def test_the_changed_words_and_the_candidates_are_marked(repaired):
 
 def test_a_dropped_failure_says_why(repaired):
     failure = dict.fromkeys(DROPPED_FEATURES) | {"direction": "i2t", "q_id": "q", "gt_text": "a", "fp_text": "b"}
-    shown = page(failure | {"reason": "llm_refused", "detail": "not that one"})
+    shown = page(failure | {"reason": "llm_refused", "detail": "not that one"}, kind="dropped")
     assert "the LLM refused to answer. not that one" in shown and "Dropped failures" in shown
     assert ">edit<" not in shown and "rewritten to fit it" not in shown
 

@@ -66,7 +66,7 @@ def write_pages(folder: Path, records_folder: Path, pairs: Pairs, records: Datas
     mined = [row | {"margin": 0.125} for row in rows]
     questions = ["question", "direction", "failures", "of", "share"], [["Are both right?", "t2i", "1", "2", "0.500"]]
     (folder / "show.html").write_text(gallery(RecordSample(rows, {"t2i": 3, "i2t": 3})))
-    (folder / "mined.html").write_text(gallery(RecordSample(mined, {"t2i": 3, "i2t": 3}), questions))
+    (folder / "mined.html").write_text(gallery(RecordSample(mined, {"t2i": 3, "i2t": 3}, "mined"), questions))
     (folder / "grids.html").write_text(render("grids.html", grids=draw_grids(records, pairs, n=2, anchor="any").grids))
     reports = {f"report-{place.name}": place / "report" / "report.html" for place in (run, empty)}
     return reports | {name: folder / f"{name}.html" for name in ("show", "mined", "grids")}

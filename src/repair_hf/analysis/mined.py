@@ -71,7 +71,7 @@ def sample_failures(mined: Mined, *, n: int, direction: str | None = None) -> Re
     ordered = table[is_wanted].sort_values(["direction", "margin"], ascending=False, kind="stable")  # t2i first
     largest = [own.head(share.get(direction, 0)) for direction, own in ordered.groupby("direction", sort=False)]
     rows = [_row(row, mined.pairs) | {"retriever": retriever} for row in pd.concat(largest).to_dict("records")]
-    return RecordSample(rows, counts, len(table))
+    return RecordSample(rows, counts, "mined", len(table))
 
 
 def questions(mined: Mined) -> Finding:

@@ -25,46 +25,44 @@ HEADLINES = {  # direction -> its name, what went wrong, what was done about it
 }
 
 
+TITLES = {
+    "repaired": "Retrieval failures and their repairs",
+    "dropped": "Dropped failures",
+    "mined": "Mined failures",
+}
+
+
 @dataclass(frozen=True)
 class RecordSample:
-    """Rows that were drawn, one direction after the other.
-
-    Dropped failures have a `reason`, mined ones a `margin`; neither has an edit, and dropped ones have no image.
-    """
+    """Rows that were drawn, one direction after the other. Dropped failures have no image, mined ones no edit."""
 
     rows: list[dict[str, Any]]
     available: dict[str, int]  # direction -> how many rows there were to draw from
+    kind: Literal["repaired", "dropped", "mined"] = "repaired"
     n_mined: int = 0  # false positives that were mined, of which those that outrank the ground truth are available
     lacks_images: bool = False  # of queries, ground truths or false positives, which are shown by their ids
 
-    def of(self, direction: str) -> list[dict[str, Any]]:
-        return [row for row in self.rows if row["direction"] == direction]
-
-    @property
-    def is_repaired(self) -> bool:
-        return not {"reason", "margin"} & set(self.rows[0])
-
     @property
     def title(self) -> str:
-        if "margin" in self.rows[0]:
-            return "Mined failures"
-        return "Retrieval failures and their repairs" if self.is_repaired else "Dropped failures"
+        return TITLES[self.kind]
 
     @property
     def provenance(self) -> str:
         """The models, without the folders that they were loaded from."""
-        made_by = {what: str(self.rows[0][what]) for what in ("retriever", "llm", "editor") if what in self.rows[0]}
-        return " · ".join(f"{what} {'/'.join(name.rstrip('/').split('/')[-2:])}" for what, name in made_by.items())
+        models = {what: str(self.rows[0][what]) for what in ("retriever", "llm", "editor") if what in self.rows[0]}
+        return " · ".join(f"{what} {'/'.join(name.rstrip('/').split('/')[-2:])}" for what, name in models.items())
 
     @property
     def sections(self) -> list[tuple[str, str, str, list[dict[str, Any]]]]:
         """Name, meaning, count and rows of each direction that has rows."""
-        return [
-            (name, f"{failure}, {repair}" if self.is_repaired else failure, f"{len(rows)} of {available:,}", rows)
-            for direction, available in self.available.items()
-            for name, failure, repair in [HEADLINES[direction]]
-            if (rows := self.of(direction))
-        ]
+        sections = []
+        for direction, available in self.available.items():
+            rows = [row for row in self.rows if row["direction"] == direction]
+            name, failure, repair = HEADLINES[direction]
+            meaning = f"{failure}, {repair}" if self.kind == "repaired" else failure
+            if rows:
+                sections.append((name, meaning, f"{len(rows)} of {available:,}", rows))
+        return sections
 
 
 def sample_records(
@@ -95,7 +93,8 @@ def sample_records(
     chosen = table.select(drawn)
     chosen = chosen if pairs is None else restore_images(chosen, pairs)
     rows = [record_at(chosen, place) for place in range(len(chosen))]
-    return RecordSample(rows, counts, lacks_images=lacks_images(chosen))
+    kind: Any = "dropped" if "reason" in table.column_names else "repaired"
+    return RecordSample(rows, counts, kind, lacks_images=lacks_images(chosen))
 
 
 def draw_places(
@@ -107,13 +106,16 @@ def draw_places(
     """
     if direction not in (None, *DIRECTIONS):
         raise UserError(f"`direction` must be one of {list(DIRECTIONS)}, got {direction!r}.")
-    ways = DIRECTIONS if direction is None else (direction,)
-    of_way = {way: np.flatnonzero(is_wanted & (np.array(directions, dtype=object) == way)).tolist() for way in ways}
-    counts = {way: len(places) for way, places in of_way.items()}
+    names = np.array(directions, dtype=object)
+    wanted = DIRECTIONS if direction is None else (direction,)
+    places = {name: np.flatnonzero(is_wanted & (names == name)).tolist() for name in wanted}
+    counts = {name: len(own) for name, own in places.items()}
     scarce, rng = min(counts, key=counts.__getitem__), random.Random(seed)
-    take = {scarce: min(n // len(counts), counts[scarce])}
-    drawn = [sorted(rng.sample(of_way[way], take.get(way, min(n - take[scarce], counts[way])))) for way in ways]
-    return [place for places in drawn for place in places], counts
+    few = min(n // len(counts), counts[scarce])
+    drawn: list[int] = []
+    for name, own in places.items():
+        drawn += sorted(rng.sample(own, few if name == scarce else min(n - few, counts[name])))
+    return drawn, counts
 
 
 def _description(table: Dataset, error_type: str | None, reason: str | None) -> str:
