@@ -16,11 +16,10 @@ same command resumes a killed run.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from repair_hf.cli.subcommands import load_command, perform, print_table
@@ -110,8 +109,8 @@ def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
     write_atomically(folder / "rounds.json", json.dumps(table | {"rounds": done}, indent=2) + "\n")
     print()
     print_table(*round_rows(done))
-    for one in rounds.repaired(done[-1]["round"]):
-        print(answer(one))
+    for comparison in rounds.repaired(done[-1]["round"]):
+        print(answer(comparison))
     print(f"evaluated on the split `{rounds.split}`; stopped {why}   -> {folder}")
     if rounds.split == "test" and options.rounds > 1:
         print("The number of rounds was selected on the test split, which biases its metrics; use --split validation.")
@@ -129,18 +128,18 @@ class _Rounds:
             raise UserError(f"{recipe} lacks {', '.join(missing)}; give a folder with a recipe of each stage.")
         self.recipe, self.is_dry = recipe, options.dry_run
         # all of them now, so that a misspelt key in the last recipe is reported before the first stage runs
-        merged = {name: SimpleNamespace(**_merged(_read(recipe, name, is_dry=self.is_dry))) for name in STAGES}
-        self._outputs = {name: Path(merged[name].output) for name in ("mine", "synthesize", "train")}
+        self._options = {name: _read(recipe, name) for name in STAGES}
+        self._outputs = {name: Path(self._option(name, "output")) for name in ("mine", "synthesize", "train")}
         if len(folders := {output.parent for output in self._outputs.values()}) > 1:
             raise UserError(
                 f"The outputs of mine.yaml, synthesize.yaml and train.yaml in {recipe} must lie in one folder, which "
                 f"gets the later rounds; they lie in {', '.join(sorted(map(str, folders)))}."
             )
         self.folder = folders.pop()
-        self.split = options.split or merged["evaluate"].split
-        self.base = merged["mine"].model
+        self.split = options.split or self._option("evaluate", "split")
+        self.base = self._option("mine", "model")
         # all rounds pay from one ledger, by default that of the first round
-        self.ledger = merged["synthesize"].ledger or str(self._outputs["synthesize"] / LEDGER)
+        self.ledger = self._option("synthesize", "ledger") or str(self._outputs["synthesize"] / LEDGER)
 
     def place(self, number: int, name: str) -> Path:
         """Return the folder of a stage of a round."""
@@ -151,9 +150,7 @@ class _Rounds:
     def draw_world(self) -> None:
         """Draw the toy world, if there is a recipe of it."""
         if (self.recipe / "world.yaml").is_file():
-            build, file = load_command("world").ACTIONS["build"][0], self.recipe / "world.yaml"
-            world = parse(build, ["--config", str(file)], "repair-hf world build")
-            perform("world build", *world, dry_run=self.is_dry)
+            perform("world build", *_read(self.recipe, "world", "build"), dry_run=self.is_dry)
 
     def repair(self, number: int) -> None:
         """Mine with the newest checkpoint, and make records of the new failures."""
@@ -193,7 +190,7 @@ class _Rounds:
 
     def new_records(self, number: int) -> dict[str, int]:
         summary = read_json(self.place(number, "synthesize") / "summary.json", needs=["directions"])
-        return {direction: found["kept"] for direction, found in summary["directions"].items()}
+        return {direction: counts["kept"] for direction, counts in summary["directions"].items()}
 
     def records(self, number: int) -> list[str]:
         """Return the records of all rounds up to this one."""
@@ -206,28 +203,24 @@ class _Rounds:
     def _stage(self, name: str, model: str | list[str], output: Path, **changes: Any) -> None:
         """Run a stage with its recipe, but for these options."""
         changes |= {"model": model, "output": str(output)}
-        options = _read(self.recipe, name, is_dry=self.is_dry)  # anew: a stage may change its options
-        perform(name, *(_changed(each, changes) for each in options), dry_run=self.is_dry)
+        perform(name, *(_with(group, changes) for group in self._options[name]), dry_run=self.is_dry)
+
+    def _option(self, stage: str, name: str) -> Any:
+        return next(getattr(group, name) for group in self._options[stage] if hasattr(group, name))
 
 
-def _read(recipe: Path, name: str, *, is_dry: bool) -> tuple:
-    """Read a recipe; to print its command, transformers' arguments are loaded only if it names others than ours."""
-    module, words, prog = load_command(name), ["--config", str(recipe / f"{name}.yaml")], f"repair-hf {name}"
-    if is_dry and "OWN_OPTIONS" in vars(module):
-        with suppress(UserError):
-            return parse(module.OWN_OPTIONS, words, prog)
-    return parse(module.OPTIONS, words, prog)
+def _read(recipe: Path, name: str, action: str | None = None) -> tuple:
+    """Read the recipe of a command."""
+    module, words = load_command(name), ["--config", str(recipe / f"{name}.yaml")]
+    return parse(module.ACTIONS[action][0] if action else module.OPTIONS, words, f"repair-hf {name}")
 
 
-def _merged(options: Iterable[Any]) -> dict[str, Any]:
-    """Return all options of a recipe by name."""
-    return {name: value for each in options for name, value in vars(each).items()}
-
-
-def _changed(options: Any, changes: dict[str, Any]) -> Any:
-    """Return a dataclass of options with those of `changes` that it declares."""
-    own = {name: value for name, value in changes.items() if name in fields_of(options)}
-    return replace(options, **own) if own else options
+def _with(options: Any, changes: dict[str, Any]) -> Any:
+    """Return a copy of a dataclass of options, with those of `changes` that it declares."""
+    changed = copy(options)  # a stage may change its options
+    for name in changes.keys() & set(fields_of(options)):
+        setattr(changed, name, changes[name])
+    return changed
 
 
 def _measured(evaluated: Path) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 
 TOO_DEEP = "its lists and objects are nested too deeply"
 ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")  # perhaps a surrogate without its partner
-_decoder = json.JSONDecoder()
 
 
 class UnreadableText(ValueError):
@@ -30,18 +29,6 @@ def parse_json(text: bytes | str) -> Any:
     except (ValueError, RecursionError) as error:
         raise _unreadable(error) from error
     return value
-
-
-def end_of_json(text: str, start: int) -> int:
-    """Return where the JSON value that begins at `start` ends.
-
-    Raises:
-        UnreadableText: If no whole value begins there.
-    """
-    try:
-        return _decoder.raw_decode(text, start)[1]
-    except (ValueError, RecursionError) as error:
-        raise _unreadable(error) from error
 
 
 def parse_yaml(text: bytes | str) -> Any:
