@@ -149,6 +149,7 @@ def test_a_message_is_found_in_a_body_of_several_lines_and_a_long_one_is_cut(ask
     [
         ({"OPENAI_API_KEY": KEY, "AZURE_STORAGE_KEY": ""}, None),
         ({"OPENAI_API_KEY": f"{KEY}\r\n"}, "OPENAI_API_KEY begins or ends with a space or a line break"),
+        ({"OPENAI_API_KEY": f"“{KEY}”"}, "OPENAI_API_KEY holds a character that no key has, such as a curly quot"),
         ({}, "No API key for openai/gpt-4o: set OPENAI_API_KEY"),
     ],
 )

@@ -185,6 +185,8 @@ def check_key(model: str, base_url: str | None) -> None:
     for name in keys:
         if os.environ[name] != os.environ[name].strip():
             raise UserError(f"{name} begins or ends with a space or a line break. Set it without.")
+        if not os.environ[name].isascii():  # no header can carry it
+            raise UserError(f"{name} holds a character that no key has, such as a curly quotation mark. Set it anew.")
     if named == sorted(missing) and named and not keys and litellm.api_key is None:
         raise UserError(f"No API key for {model}: set {' or '.join(named)} (any value for your own server).")
 
