@@ -164,8 +164,9 @@ def _print_summary(summary: Mapping[str, Any], ledger: tuple[Path, str]) -> None
         similarity = "–" if counts["edit_similarity"] is None else f"{counts['edit_similarity']:.3f}"
         left = [counts["dropped"].get(reason, 0) for reason in reasons]
         rows.append((direction, counts["mined"], counts["kept"], share, similarity, *left))
-    heads = ("", "mined", "kept", "", "edit ~ fp", *(reason.replace("_", " ") for reason in reasons))
+    heads = ("", "mined", "kept", "", "edit cosine", *(reason.replace("_", " ") for reason in reasons))
     print_table(heads, rows)
+    print("edit cosine: of an edit and its false positive, on average; 1 is no change.")
     for direction, counts in directions.items():
         if counts["error_types"]:
             shares = ", ".join(f"{name} {share:.1%}" for name, share in counts["error_types"].items())
