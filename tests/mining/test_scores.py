@@ -23,6 +23,8 @@ from repair_hf.mining.scores import (
 from repair_hf.pairs.truth import Truth
 from tests.mining.embeddings import random_unit
 
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")  # once in a process
+
 
 def test_scores_are_the_true_products_rounded_once():
     rng = np.random.default_rng(0)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 ROWS_AT_ONCE = 1024  # vectors converted to float64 together
 COLUMNS_AT_ONCE = 2048  # columns whose pairs are scored together
-PAIRS_ON_DEVICE = 1 << 16  # scored together: 512 MB at 512 numbers a vector
+PAIRS_ON_DEVICE = 1 << 14  # scored together: about 200 MB a thread, at 512 numbers a vector
 CELLS = 1 << 22  # keys sorted together
 LOW32 = 0xFFFFFFFF
 NO_KEY = (~0x7F800000) << 32  # the key of a score of -inf: below every candidate
