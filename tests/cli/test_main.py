@@ -51,7 +51,7 @@ def command(monkeypatch):
 def test_a_command_of_several_actions_lists_them(capsys):
     for words in (["world"], ["world", "--help"]):
         assert cli.main(words) == 0
-        assert "  serve       Serve the scripted LLM as an OpenAI-compatible endpoint" in capsys.readouterr().out
+        assert "  build       Draw the world's pictures" in capsys.readouterr().out
     assert cli.main(["world", "built"]) == 2
     assert "`built` is not a word for `repair-hf world`. Did you mean `build`" in capsys.readouterr().err
 

@@ -90,7 +90,7 @@ class EditorOptions(Bounded):
     editor_steps: int = opt(8, "diffusers: denoising steps per image.", least=1)
     editor_size: int = opt(
         512,
-        "Images are edited at the area of a square with this side, in pixels. Editors work at a megapixel at most.",
+        "Images are edited at the area of a square of this side, in pixels; at most a megapixel.",
         least=SMALLEST_EDIT,
         most=1024,  # pipelines of FLUX.2 shrink a larger source, and not their output
     )

@@ -39,9 +39,8 @@ class Hyperparameters(Bounded):
     )
     paper: bool = opt(
         False,
-        "The paper's choices, where you name no other: --fill paper, --loss grid and --grid-weight 0.5. A grid holds "
-        "what the pair's items were confused with, as queries and as false positives. This is our reading: the "
-        "authors' code was not at hand.",
+        "The paper's choices, where you name no other: --fill paper, --loss grid, --grid-weight 0.5. See "
+        "docs/how-it-works.md.",
         neutral=True,
         main=True,
     )
