@@ -143,9 +143,10 @@ class Evaluation:
 
     def _warn_of_training_data(self) -> None:
         """Warn of models that were trained on images that they are measured on."""
+        models = {name.rpartition("@")[0] if name in self.weights else name: self.names[name] for name in self.names}
         for place, pairs in {"the evaluated pairs": self.pairs, **self.also}.items():
             digests = pairs.items.digests["image"]
-            for name, model in self.names.items():
+            for name, model in models.items():
                 count = images_seen(model, digests)
                 if count:
                     logger.warning(
