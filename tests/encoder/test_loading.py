@@ -101,7 +101,8 @@ def test_a_broken_model_is_one_line(damage, complaint, clip_folder, tmp_path, mo
     with pytest.raises(UserError, match=complaint) as error:
         DualEncoder.from_pretrained(folder, device="cpu")
     said, shown = str(error.value), capfd.readouterr()
-    assert said.startswith(f"`{folder}` ") and said.endswith((".", ")")) and "\n" not in said and len(said) < 560
+    assert said.startswith(f"`{folder}` ") and said.endswith((".", ")")) and "\n" not in said
+    assert len(said) < 500 + len(str(folder))
     assert (shown.out + shown.err).replace("Loading weights", "").strip(" :|0123456789%/?it,\r\n[]<s.█") == ""
     assert not (tmp_path / "attacked").exists()
 

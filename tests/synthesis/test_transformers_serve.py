@@ -17,10 +17,9 @@ from children import Child
 from ledgers import ledger_in, rows
 from provider_server import png
 
-from repair_hf.llm.answers import UnparsedAnswer
+from repair_hf.llm.answers import FailedAnswer, UnparsedAnswer
 from repair_hf.llm.asker import Asker
 from repair_hf.llm.options import RequestOptions
-from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.schemas import Verdict
 
 pytest.importorskip("fastapi", reason="`transformers serve` needs FastAPI: pip install 'repair-hf[dev]'")
@@ -79,14 +78,14 @@ def ask(server, folder: Path, seeds=(0,), model: str | None = None, text: str = 
 
 
 def texts(folder: Path) -> list[str]:
-    return sorted(row["reply"] for row in rows(folder))
+    return sorted(row["text"] for row in rows(folder))
 
 
 def test_answers_that_are_no_json_are_unusable_recorded_and_asked_once(server, tmp_path):
     seeds = range(6)
     assert {type(answer) for answer in ask(server, tmp_path, seeds)} == {UnparsedAnswer}
     paid = rows(tmp_path)
-    assert len(paid) == len({row["reply"] for row in paid}) == 6
+    assert len(paid) == len({row["text"] for row in paid}) == 6
     assert all(row["prompt_tokens"] > 20 and 0 < row["completion_tokens"] <= 12 for row in paid)
     assert {type(answer) for answer in ask(server, tmp_path, seeds)} == {UnparsedAnswer}
     assert rows(tmp_path) == paid
@@ -100,4 +99,4 @@ def test_a_seed_is_a_draw_and_the_picture_and_the_text_arrive(server, tmp_path):
 
 def test_an_error_of_the_server_names_what_it_said(server, tmp_path):
     (error,) = ask(server, tmp_path, model="elsewhere")
-    assert isinstance(error, RunStopped) and "elsewhere" in str(error) and not rows(tmp_path)
+    assert isinstance(error, FailedAnswer) and "elsewhere" in str(error) and not rows(tmp_path)

@@ -39,8 +39,7 @@ class Hyperparameters(Bounded):
     )
     paper: bool = opt(
         False,
-        "The paper's choices, where you name no other: --fill paper, --loss grid, --grid-weight 0.5. See "
-        "docs/how-it-works.md.",
+        "The paper's choices, in our reading: grids of failures from both sides. The authors' code was not at hand.",
         neutral=True,
         main=True,
     )
