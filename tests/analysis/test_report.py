@@ -189,6 +189,19 @@ def test_the_card_says_how_people_judged(toy_run, judged):
     assert "was not compared with people" not in text and "was not compared with people" in card()[0]
 
 
+def test_the_share_of_edits_that_fit_is_in_report_card_and_sheet(report, toy_run, tmp_path):
+    folder, sheet = toy_run / "records", tmp_path / "sheet.html"
+    rows = json.loads((folder / "summary.json").read_text())["checked"]
+    assert pd.read_csv(report / "checked.csv").to_dict("records") == [pytest.approx(row) for row in rows]
+    assert sum(row["checked"] for row in rows if row["error_type"] == "all") == 100
+    card, _ = dataset_card(folder, folder, "me/toy", load_records(folder), load_dropped(folder))
+    assert main(["show", str(folder), "--output", str(sheet)]) == 0
+    for row in rows:
+        if row["error_type"] == "all":
+            sentence = f"An LLM checked {row['checked']} {row['direction']} edits: {row['share']:.1%} fit their query"
+            assert all(sentence in text for text in (card, (report / "report.html").read_text(), sheet.read_text()))
+
+
 def test_scenes_judge_as_somebody_who_knows_the_truth(toy_run, truth):
     found, kept = measure(toy_run), gather(toy_run).kept
     assert found["audit"] == pytest.approx({name: truth["qc"][name] for name in ("precision", "recall")})

@@ -18,13 +18,14 @@ PART = "--train 30 --test 8 --queries 3 --epochs 1 --batch 8"
         ("llm", "--requests 12 --concurrency 4 --latency 0.01 --repeat 2", ("1", "2", "median ratio")),
         ("replay", "--images 3 --repeat 1", ("rerun 1", "median")),
         pytest.param("train", f"{TRAIN} --rows plain", ("run_clip", "plain"), marks=pytest.mark.slow),
+        ("checks", "--train 12 --output {folder}", ("world/erring", "world/oracle")),
         ("table", "--rows 3000", ("3,000",)),
         pytest.param("many_captions", "--captions 1000", ("1,000",), marks=pytest.mark.slow),
         pytest.param("editor", EDITOR, ("flux2-klein", "instruct-pix2pix"), marks=pytest.mark.slow),
         pytest.param("adapters", f"{PART} --rows lora", ("base", "lora"), marks=pytest.mark.slow),
     ],
 )
-def test_a_row_for_each_way(script, words, rows):
-    lines = run(script, words).splitlines()
+def test_a_row_for_each_way(script, words, rows, tmp_path):
+    lines = run(script, words.format(folder=tmp_path)).splitlines()
     for row in rows:
-        assert any(line.startswith(row) and any(letter.isdigit() for letter in line) for line in lines), lines
+        assert any(line.strip().startswith(row) and any(letter.isdigit() for letter in line) for line in lines), lines

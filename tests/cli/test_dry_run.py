@@ -21,25 +21,25 @@ def test_a_dry_run_prints_the_price_and_touches_nothing(inputs, tmp_path, capsys
     rows = {tuple(row[:2]): row for row in map(str.split, shown.splitlines()) if len(row) in (7, 8)}
     assert rows["edit", "t2i"][2:5] == ["4", "0", "16"] and rows["edit", "t2i"][7] == "$0.62"
     assert rows["edit", "i2t"][2:5] == ["16", "64", "0"]
-    assert rows["all", "20"][1:4] == ["20", "104", "16"]
+    assert rows["all", "20"][1:4] == ["20", "124", "16"]
     assert synthesize(*words, "--no-audited", "--output", str(tmp_path / "new"), "--dry-run") == 0
     shown = capsys.readouterr().out
     rows = {tuple(row[:2]): row for row in map(str.split, shown.splitlines()) if len(row) in (7, 8)}
-    assert rows["all", "20"][1:4] == ["20", "84", "16"] and "none is audited" in shown
+    assert rows["all", "20"][1:4] == ["20", "104", "16"] and "none is audited" in shown
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(
     ("llm", "editor", "price"),
     [
-        ("gemini/gemini-3.5-flash-lite", "world", r"\$(0\.\d\d): 88 answers by gemini/gemini-3.5-flash-lite \$\1, "
+        ("gemini/gemini-3.5-flash-lite", "world", r"\$(0\.\d\d): 108 answers by gemini/gemini-3.5-flash-lite \$\1, "
          r"12 images by world \$0.00 and the time of your machine"),
-        ("world/oracle", "gemini/gemini-2.5-flash-image", r"\$0.47: 88 answers by world/oracle \$0.00 and the time "
+        ("world/oracle", "gemini/gemini-2.5-flash-image", r"\$0.47: 108 answers by world/oracle \$0.00 and the time "
          r"of your machine, 12 images by gemini/gemini-2.5-flash-image \$0.47"),
-        ("openai/mine", "world", r"unknown: 88 answers by openai/mine unknown, 12 images by world \$0.00 and .*"),
+        ("openai/mine", "world", r"unknown: 108 answers by openai/mine unknown, 12 images by world \$0.00 and .*"),
         ("openai/mine --llm-base-url http://127.0.0.1:1", "openai/mine --editor-base-url http://127.0.0.1:1",
-         r"\$0.00: 88 answers by openai/mine \$0.00 and the time of your machine, 12 images by openai/mine \$0.00 .*"),
-        ("openai/mine --price 1 2", "openai/mine --editor-price 1 2", r"\$(0\.\d\d): 88 answers by openai/mine .*, "
+         r"\$0.00: 108 answers by openai/mine \$0.00 and the time of your machine, 12 images by openai/mine .*"),
+        ("openai/mine --price 1 2", "openai/mine --editor-price 1 2", r"\$(0\.\d\d): 108 answers by openai/mine .*, "
          r"12 images by openai/mine \$0.03"),
     ],
 )  # fmt: skip

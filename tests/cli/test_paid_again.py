@@ -15,10 +15,12 @@ def hosted(inputs, monkeypatch):
     """A server that counts its bills, and what starts the command with it; more words, and its exit status."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     with ProviderServer(Biller()) as server:
-        where = ["--llm-base-url", server.url(), "--editor-base-url", server.url()]
+        where = ["--llm-base-url", server.url(), "--editor-base-url", server.url(), "--check-edits", "0"]
 
         def synthesize(folder: Path, *words: str) -> int:
-            return main(["synthesize", *inputs, *MODELS, *where, "--output", str(folder), *words])
+            return main(
+                ["synthesize", *inputs, *MODELS, *where, "--check-edits", "0", "--output", str(folder), *words]
+            )
 
         yield server.answer, synthesize
 

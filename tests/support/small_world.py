@@ -50,7 +50,8 @@ class World(NamedTuple):
         """The words of `repair-hf synthesize`, without LLM, editor and output."""
         failures = self.folder.with_suffix(".parquet")
         self.failures.to_parquet(failures)
-        return ["synthesize", "--pairs", str(self.folder), "--failures", str(failures), "--model", str(model)]
+        words = ["synthesize", "--pairs", str(self.folder), "--failures", str(failures), "--model", str(model)]
+        return [*words, "--check-edits", "0"]
 
     def with_broken_images(self, folder: Path, *names: str) -> World:
         """A copy in `folder`, whose images of these names broke after the pairs were loaded."""
@@ -73,6 +74,7 @@ class World(NamedTuple):
         **options,
     ) -> dict[str, Any]:
         """Repair into a folder with these models; return the summary."""
+        options = {"check_edits": 0} | options
         chosen = SynthesizeOptions(failures="in memory", model="in memory", **options)
         of_llm, of_editor = LLMOptions(llm=asker.model), EditorOptions(editor="world")
         table = self.failures if failures is None else failures

@@ -25,7 +25,7 @@ def world(encoder, tmp_path_factory) -> World:
 
 
 def estimated(world, *, price=(1e-6, 1e-5), image_price=0.5, **options) -> dict:
-    how = RepairOptions(**options)
+    how = RepairOptions(**{"check_edits": 0} | options)
     mined = Counter(world.failures["direction"])
     rehearsal = rehearse(RecordBuilder(world.pairs, SourceImages(world.pairs.images)), world.failures, MODEL, how)
     estimate = estimate_run(rehearsal, mined, how, price=price, image_price=image_price)
@@ -52,6 +52,15 @@ def test_options_that_ask_less_are_counted_as_less(world):
     edit = default["edit", "i2t"]
     shown = estimated(world, attach_image=True)["edit", "i2t"]
     assert shown.prompt_tokens == pytest.approx(edit.prompt_tokens + 108 * 258, rel=0.02)
+
+
+@pytest.mark.parametrize(("count", "checks"), [(14, (9, 5)), (1000, (36, 20)), ("all", (108, 60))])
+def test_checks_are_in_the_price(world, count, checks):
+    found = estimated(world, check_edits=count)
+    for way, calls_of_way in zip(("i2t", "t2i"), checks, strict=True):
+        check, audit = found["check", way], found["audit", way]
+        assert check.llm_calls == calls_of_way
+        assert check.dollars / check.llm_calls == pytest.approx(audit.dollars / audit.llm_calls, rel=0.05)
 
 
 def test_what_is_not_audited_is_not_counted_as_audited(world):

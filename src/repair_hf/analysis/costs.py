@@ -26,7 +26,7 @@ from repair_hf.synthesis.options import EditorOptions, LLMOptions
 
 ESTIMATE_HEADS = ("", "", "failures", "LLM calls", "images", "K tokens in", "K out", "dollars")
 PAID_HEADS = ("paid", "", "answers", "K tokens in", "K out", "K in all", "dollars")
-STAGES = ("audit", "instruct", "edit")
+STAGES = ("audit", "instruct", "edit", "check")
 
 Row = tuple[str | float, ...]
 

@@ -24,6 +24,7 @@ from repair_hf.runtime.options import UserError
 INK, MUTED, PAPER, CARD, RULE = "#1f2933", "#5c6773", "#eef0f3", "#ffffff", "#d5dae0"
 ROLES = {"q": "#4d5863", "gt": "#00704f", "fp": "#b04a00", "edit": "#00639b"}  # of text: a contrast of 4.5 on PAPER
 OURS = b'<meta name="generator" content="repair-hf">'  # in the head of every page
+FITS: dict[bool | None, str] = {True: "the edit fits its query", False: "the edit does not fit its query"}
 FEW_COLORS = 4096  # a drawing has fewer; lossless compression is smaller for it
 
 
@@ -70,10 +71,13 @@ def check_page(path: Path) -> None:
         raise UserError(f"{path} is no page of repair_hf, so it is not overwritten; give another --output.")
 
 
-def gallery(sample: RecordSample, questions: Rows | None = None) -> str:
-    """Write the page of `repair-hf show`; `questions` are heads and rows of a table above the cards."""
+def gallery(sample: RecordSample, questions: Rows | None = None, checked: str = "") -> str:
+    """Write the page of `repair-hf show`.
+
+    `questions` are heads and rows of a table above the cards; `checked` says how many edits fit their query.
+    """
     sections = [(name, f"{meaning} · {count}", [*map(card, rows)]) for name, meaning, count, rows in sample.sections]
-    named = {"title": sample.title, "provenance": sample.provenance}
+    named = {"title": sample.title, "provenance": sample.provenance, "checked": checked}
     return render("gallery.html", sections=sections, questions=questions, **named)
 
 
@@ -105,6 +109,7 @@ def _facts(row: dict[str, Any]) -> dict[str, str | None]:
         "error types": ", ".join(row.get("error_types") or ()),
         "instruction": row.get("edit_instruction"),
         "candidates": " · ".join(_similarities(row)),
+        "check": FITS.get(row.get("edit_fits")),
         "record": row.get("record_id"),
     }
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from repair_hf.analysis.bars import bars
+from repair_hf.analysis.checked import checked_finding, checked_in, describe_checked
 from repair_hf.analysis.costs import PAID_HEADS, describe_paid, paid_for, paid_rows
 from repair_hf.analysis.evaluations import find_evaluations
 from repair_hf.analysis.people.agreement import people_findings
@@ -30,24 +31,26 @@ def run_findings(data: RunData, judgements: Sequence[str | Path] = ()) -> tuple[
     """Collect what opens the report of a run, and its sections."""
     evaluations = find_evaluations(data.root)
     helped, *measured = repair_findings(data.root, evaluations)
-    paid = paid_for(data.folders)
+    paid, checked = paid_for(data.folders), checked_in(data.folders)
     sections = [
         *measured,
         funnel(data),
         reasons(data),
         error_finding(data),
+        *checked_finding(checked),
         edit_similarity(data),
         *anchors(data),
         costs(paid),
         *_rounds(data.root),
         *people_findings(data, judgements),
     ]
-    return Answers(helped, describe_paid(paid), _what_to_look_at(data), blend_finding(evaluations)), sections
+    look = _what_to_look_at(data, describe_checked(checked))
+    return Answers(helped, describe_paid(paid), look, blend_finding(evaluations)), sections
 
 
-def _what_to_look_at(data: RunData) -> list[tuple[str, str]]:
+def _what_to_look_at(data: RunData, checked: str) -> list[tuple[str, str]]:
     """Name what went wrong most often and what only eyes can judge, each with the section that shows it."""
-    look = []
+    look = [(checked, "checked")] if checked else []
     if len(data.dropped):
         counts, total = data.dropped["reason"].value_counts(), len(data.dropped) + len(data.kept)
         worst = f"{counts.iloc[0]:,} of {total:,} failures were dropped: {REASONS[counts.index[0]]}."

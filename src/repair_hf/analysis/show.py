@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from repair_hf.analysis.checked import checked_in, describe_checked
 from repair_hf.analysis.grids import GridSample, draw_grids
 from repair_hf.analysis.mined import is_mined, load_mined, questions, sample_failures
 from repair_hf.analysis.options import ShowOptions
@@ -50,7 +51,7 @@ def show(
         page = render("grids.html", grids=sample.grids)
     else:
         sample = _of_records(str(records), wanted, pairs)
-        page = gallery(sample)
+        page = gallery(sample, checked=describe_checked(checked_in([Path(records)])))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page)
     return sample

@@ -91,7 +91,7 @@ def _print_estimate(synthesis: Any) -> None:
     estimate_of = partial(estimate_run, rehearsal, options=options, price=price, image_price=image_price)
     estimate = estimate_of(mined)
     print_table(costs.ESTIMATE_HEADS, costs.estimate_rows(estimate, mined), labels=2)
-    print(_basis(audited=options.audited, batch=llm.batch))
+    print(_basis(audited=options.audited, check_edits=options.check_edits, batch=llm.batch))
     if synthesis.left_out:
         whole, left = (add_stages(stages).dollars for stages in (estimate_of(in_full), estimate))
         saved = None if whole is None or left is None else whole - left
@@ -103,15 +103,16 @@ def _print_estimate(synthesis: Any) -> None:
     print(costs.whole_price(costs.items_of(estimate, llm, editor)))
 
 
-def _basis(*, audited: bool, batch: bool) -> str:
+def _basis(*, audited: bool, check_edits: int | str, batch: bool) -> str:
     """Say what the estimate goes by."""
     repaired = "at most, as if every failure passed the audit"
     if not audited:
         repaired = "every failure is repaired, because none is audited"
+    checked = " Checks: at most, as if no edit but the last one fitted." if check_edits == "all" else ""
     return (
         "Tokens: counted on a sample of your failures; images by one rule for all models but Gemini's. A reasoning "
         "model writes several times as much (--reasoning-effort).\n"
-        f"Calls: {repaired}; unusable answers are requested once more.\n"
+        f"Calls: {repaired}; unusable answers are requested once more.{checked}\n"
         "Dollars: list prices" + (", those of the batch API." if batch else ".")
     )
 
@@ -154,6 +155,7 @@ def _print_outcome(summary: Mapping[str, Any], synthesis: Any, *, was_done: bool
 
 
 def _print_summary(summary: Mapping[str, Any], ledger: tuple[Path, str]) -> None:
+    from repair_hf.analysis.checked import CHECKED_HEADS, checked_table
     from repair_hf.analysis.costs import usage_of
 
     directions = summary["directions"]
@@ -167,6 +169,8 @@ def _print_summary(summary: Mapping[str, Any], ledger: tuple[Path, str]) -> None
     heads = ("", "mined", "kept", "", "edit cosine", *(reason.replace("_", " ") for reason in reasons))
     print_table(heads, rows)
     print("edit cosine: of an edit and its false positive, on average; 1 is no change.")
+    if summary["checked"]:
+        print_table(CHECKED_HEADS, checked_table(summary["checked"]), labels=2)
     for direction, counts in directions.items():
         if counts["error_types"]:
             shares = ", ".join(f"{name} {share:.1%}" for name, share in counts["error_types"].items())

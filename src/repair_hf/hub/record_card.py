@@ -12,6 +12,7 @@ from typing import Any
 from datasets import Dataset
 from huggingface_hub import DatasetCard, DatasetCardData
 
+from repair_hf.analysis.checked import checked_in, describe_checked
 from repair_hf.analysis.costs import calls_of, describe_paid, usage_of
 from repair_hf.analysis.people.agreement import sentences_for_card
 from repair_hf.analysis.record_sample import ROLE_NAMES
@@ -69,6 +70,7 @@ def dataset_card(
         "counts": _counts(records, dropped),
         "made_by": _made_by(records, stage.folder),
         "cost": _cost(stage.summary),
+        "checked": describe_checked(checked_in([stage.folder])),
         "pairs": stage.pairs(),
         "license": license,
         "people": sentences_for_card(stage.folder, judgements),

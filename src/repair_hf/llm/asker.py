@@ -47,7 +47,7 @@ class Deferred(Exception):
 
 
 class Asker(PaidModel):
-    """A language model that answers from its ledger first. Use it for one run, in one event loop.
+    """A language model that answers from its ledger first. Use it for one run, in one event loop at a time.
 
     Args:
         model: LiteLLM model id, such as `gemini/gemini-3.5-flash-lite`; `openai/NAME` with `base_url` for a compatible

@@ -101,7 +101,7 @@ def check_price(model: str, max_usd: float | None, *, has_price: bool) -> None:
 
 
 class PaidModel:
-    """A model that is paid through a ledger. Use it for one run, in one event loop.
+    """A model that is paid through a ledger. Use it for one run, in one event loop at a time.
 
     Args:
         has_price: Whether its price is known; a ceiling in dollars needs one.
@@ -127,12 +127,17 @@ class PaidModel:
         self.concurrency, self.timeout = options.concurrency, options.timeout
         places = max(options.concurrency // processes().count, 1)
         self.circuit = Circuit(options.max_error_rate, places)
-        self._places = asyncio.Semaphore(places)
+        self._count = places
+        self.enter_loop()
         self._tasks: dict[str, asyncio.Task[tuple[Reply, bool]]] = {}
         self._on_wire: set[asyncio.Task | None] = set()
         self._is_drained = False
         self._pauses, self._paused_at, self._open_at = 0, 0.0, 0.0  # 429s in a row; the last one; when they end
         self._logged_at = -LOG_EVERY
+
+    def enter_loop(self) -> None:
+        """Use the event loop that runs next: a semaphore belongs to one."""
+        self._places = asyncio.Semaphore(self._count)
 
     async def pay(
         self, key: str, topic: Topic, worst: Callable[[], float], send: Callable[[], Awaitable[Reply]]

@@ -22,11 +22,13 @@ REASONS = {
     "llm_refused": "the LLM refused to answer",
     "llm_failed": "every attempt to ask the LLM failed",
     "editor_failed": "the image editor gave no image",
+    "edit_false": "the check found that no edit fits the query",
     "unreadable_image": "an image could not be opened",
 }
 REJECTED = ("gt_invalid", "fp_too_similar")  # by the audit
 
 _TEXT, _IMAGE, _INTEGER, _REAL = Value("string"), Image(), Value("int64"), Value("float32")
+_FLAG = Value("bool")
 _WHAT = {  # column: (type, meaning); what records and dropped failures share
     "round": (_INTEGER, "round of repair, from 1"),
     "direction": (_TEXT, "`t2i`: a caption retrieved images; `i2t`: an image retrieved captions"),
@@ -61,6 +63,7 @@ _CHOICE = {
         "the same for each candidate; null for one that failed or changed nothing",
     ),
     "candidate": (_INTEGER, "which candidate was taken, from 0"),
+    "edit_fits": (_FLAG, "whether the check found that the edit fits the query; null if it was not checked"),
 }
 _MADE_BY = {
     "retriever": (_TEXT, "the encoder that failed, and by which the candidate was chosen"),

@@ -16,15 +16,18 @@ from datasets import Dataset
 
 from repair_hf.llm.asker import Asker
 from repair_hf.llm.cost import StageCost, Usage, add_up, count_tokens, text_tokens
+from repair_hf.llm.keys import ImageURL
 from repair_hf.llm.ledger import Ledger, Reply
 from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.llm.provider import Provider
 from repair_hf.records.columns import DIRECTIONS
+from repair_hf.synthesis.checks import ALL, ask_fit
 from repair_hf.synthesis.loop import run_to_end, work_through
 from repair_hf.synthesis.options import RepairOptions
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.steps import repair
 
+CHECK = "check"  # stage of the cost of checking edits
 QUERIES = 24  # sampled per direction
 
 # About as long as the answers of a model that does not think aloud first.
@@ -75,7 +78,17 @@ def estimate_run(
             # Equal questions count as well: typical answers make later questions equal that would differ.
             calls = round(count * (use.calls + use.replayed) / rehearsed) if rehearsed else 0
             stages.append(stage_cost(stage, direction, use, calls, images, price=price, image_price=image_price))
+        if options.check_edits:
+            use = rehearsal.asked.get((CHECK, direction), Usage())
+            calls = count * options.candidates if options.check_edits == ALL else _share(options, mined, direction)
+            stages.append(stage_cost(CHECK, direction, use, calls, 0, price=price, image_price=image_price))
     return stages
+
+
+def _share(options: RepairOptions, mined: Mapping[str, int], direction: str) -> int:
+    """Return how many of the edits that are checked are of a direction."""
+    failures = sum(mined.values())
+    return round(min(int(options.check_edits), failures) * mined.get(direction, 0) / max(failures, 1))
 
 
 def stage_cost(
@@ -107,10 +120,20 @@ def rehearse(
 
         async def work(task: RepairTask) -> None:
             await repair(task, asker, candidates, builder, options)
+            if task.reason is None and options.check_edits:
+                await ask_fit(task, _typical_edit(task, builder), asker, builder)
 
         run_to_end(work_through(asker, queues, work))
     tasks = [task for queue in queues for task in queue if task.reason != "unreadable_image"]
     return Rehearsal(asker.usage, Counter(task.direction for task in tasks))
+
+
+def _typical_edit(task: RepairTask, builder: RecordBuilder) -> str:
+    """A caption, or the false positive under another name: a question about the same image has been counted."""
+    if task.direction == "i2t":
+        return CAPTION
+    image: Any = builder.shown(task, "fp")["fp"]
+    return ImageURL(f"edit of {image}", lambda: image.url)
 
 
 class NoImages:

@@ -1,7 +1,8 @@
-"""Finished failures: kept in a file until the run ends, then selected among and written as two datasets."""
+"""Finished failures: kept in a file until the run ends, then selected among, checked, and written as two datasets."""
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,14 +12,22 @@ import numpy as np
 from datasets import Dataset
 
 from repair_hf.encoder.embedder import Embedder
+from repair_hf.llm.asker import Asker
 from repair_hf.records.columns import DIRECTIONS, DROPPED_FEATURES
-from repair_hf.records.dataset import build
+from repair_hf.records.dataset import build, save_records
 from repair_hf.runtime.progress import Progress
-from repair_hf.synthesis.options import Select
+from repair_hf.runtime.run_folder import RunStopped
+from repair_hf.synthesis.checks import ALL, Checks, check_edits, to_check
+from repair_hf.synthesis.loop import run_to_end
+from repair_hf.synthesis.options import SynthesizeOptions
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.selection import Selection, select_captions, select_images
 
+logger = logging.getLogger(__name__)
+
 RECORDS, DROPPED = "records.arrow", "dropped.arrow"
+COPY = 0.999  # similarity of an edited image to its source from which on it counts as a copy
+MANY = 0.2  # share of copies that is a warning
 
 
 class TaskFile:
@@ -51,61 +60,133 @@ class TaskFile:
             return pickle.load(file)
 
 
-def build_records(
-    folder: Path,
-    files: Sequence[TaskFile],
-    builder: RecordBuilder,
-    encoder: Embedder,
-    select: Select,
-    made_by: dict[str, Any],
-) -> tuple[Dataset, Dataset]:
-    """Select among the candidates, and build the records and the dropped failures in the order of the failures.
+class FinishedTasks:
+    """The finished tasks of all processes, by their place among the failures.
 
     Args:
-        folder: Gets the files behind the two datasets.
-        files: Finished tasks, of each process; they are deleted.
+        files: Those of each process.
+
+    Attributes:
+        failures: How many failures there are.
+        numbers: The tasks, in order.
+    """
+
+    def __init__(self, files: Sequence[TaskFile]) -> None:
+        self._files = files
+        offsets = np.stack([file.offsets for file in files])  # (processes, F)
+        self._owner, self.failures = np.argmax(offsets, 0), offsets.shape[1]
+        self.numbers: list[int] = np.flatnonzero(np.max(offsets, 0) >= 0).tolist()
+
+    def read(self, number: int) -> RepairTask:
+        return self._files[self._owner[number]].read(number)
+
+    def with_candidates(self, direction: str) -> tuple[list[int], np.ndarray]:
+        """Return the tasks of a direction that have candidates, by false positive; and the false positive of each."""
+        fps = np.max([file.fps[direction] for file in self._files], 0)  # (F,)
+        numbers = np.argsort(fps, kind="stable")
+        numbers = numbers[fps[numbers] >= 0]
+        return numbers.tolist(), fps[numbers]
+
+    def delete(self) -> None:
+        for file in self._files:
+            file.path.unlink()
+
+
+class Finish:
+    """What is made of finished tasks: selections, checks, and the two datasets.
+
+    Args:
+        folder: Gets the datasets.
+        tasks: Finished tasks.
         builder: Looks up captions and images.
         encoder: Compares candidates.
-        select: Which candidate is kept.
+        options: Which candidate is kept, and how many edits are checked.
         made_by: Columns of all rows.
     """
-    owner = np.argmax([file.offsets for file in files], 0)  # the file that has each task
-    numbers = np.flatnonzero(np.max([file.offsets for file in files], 0) >= 0)
-    selections = _select(files, owner, builder, encoder, select)
 
-    def rows(*, dropped: bool) -> Iterator[dict[str, Any]]:
-        for number in map(int, numbers):
-            task = files[owner[number]].read(number)
-            task.selection = selections.get(number)
-            if task.selection is not None and task.selection.candidate is None:
-                task.drop("no_op", "no candidate differs from the false positive")
-            if dropped == (task.reason is not None):
-                yield (builder.columns(task) if dropped else builder.record(task)) | made_by
+    def __init__(
+        self,
+        folder: Path,
+        tasks: FinishedTasks,
+        builder: RecordBuilder,
+        encoder: Embedder,
+        options: SynthesizeOptions,
+        made_by: dict[str, Any],
+    ) -> None:
+        self.folder, self.tasks, self.builder, self.encoder = folder, tasks, builder, encoder
+        self.options, self.made_by = options, made_by
+        self.selections = self._select()
 
-    records = build(rows(dropped=False), folder / RECORDS)
-    failures = build(rows(dropped=True), folder / DROPPED, DROPPED_FEATURES)
-    for file in files:
-        file.path.unlink()
-    return records, failures
+    def check(self, asker: Asker, stop: BaseException | None) -> tuple[Checks, BaseException | None]:
+        """Check selected edits; return what was found, and what stopped the run. A stopped run asks nothing more."""
+        checks, count = Checks(), self.options.check_edits
+        numbers = to_check(self.selections, count, self.tasks.failures, self.options.seed)
+        if stop is None or count == ALL:
+            checks.waiting.update(numbers)
+        if stop is not None or not numbers:
+            return checks, stop
+        queue = map(self.tasks.read, numbers)
+        try:
+            run_to_end(check_edits(checks, queue, self.selections, asker, self.builder, replaces=count == ALL))
+        except (RunStopped, KeyboardInterrupt) as error:
+            return checks, error
+        return checks, None
+
+    def save(self, checks: Checks) -> tuple[Dataset, Dataset]:
+        """Write the records and the dropped failures, in the order of the failures.
+
+        A failure whose check has no answer yet is in neither.
+        """
+
+        def rows(*, dropped: bool) -> Iterator[dict[str, Any]]:
+            for number in self.tasks.numbers:
+                if number in checks.waiting:
+                    continue
+                task = self.tasks.read(number)
+                task.selection = self.selections.get(number)
+                if task.selection is not None and task.selection.candidate is None:
+                    task.drop("no_op", "no candidate differs from the false positive")
+                checks.apply(task)
+                if dropped == (task.reason is not None):
+                    yield (self.builder.columns(task) if dropped else self.builder.record(task)) | self.made_by
+
+        records = build(rows(dropped=False), self.folder / RECORDS)
+        failures = build(rows(dropped=True), self.folder / DROPPED, DROPPED_FEATURES)
+        self.tasks.delete()
+        _warn_of_copies(records)
+        save_records(self.folder, records, failures, embed_source_images=self.options.embed_source_images)
+        return records, failures
+
+    def _select(self) -> dict[int, Selection]:
+        """Select for each task with candidates, by its number."""
+        selections: dict[int, Selection] = {}
+        for direction in DIRECTIONS:
+            numbers, fps = self.tasks.with_candidates(direction)
+            candidates = (self.tasks.read(number).candidates for number in numbers)
+            if direction == "i2t":
+                title, captions = "Comparing captions", (self.builder.captions[fp] for fp in fps)
+                rows = zip(captions, candidates, strict=True)
+                chosen = select_captions(self.encoder, rows, select=self.options.select)
+            else:
+                title, images = "Comparing images", zip(map(int, fps), candidates, strict=True)
+                chosen = select_images(self.encoder, self.builder.sources, images, select=self.options.select)
+            with Progress(total=len(numbers), desc=title, unit=" failures") as bar:
+                for number, selection in zip(numbers, chosen, strict=True):
+                    selections[number] = selection
+                    bar.update()
+        return selections
 
 
-def _select(
-    files: Sequence[TaskFile], owner: np.ndarray, builder: RecordBuilder, encoder: Embedder, select: Select
-) -> dict[int, Selection]:
-    """Select for each task with candidates, by its number."""
-    selections: dict[int, Selection] = {}
-    for direction in DIRECTIONS:
-        fps = np.max([file.fps[direction] for file in files], 0)  # (F,)
-        numbers = [number for number in np.argsort(fps, kind="stable").tolist() if fps[number] >= 0]
-        candidates = (files[owner[number]].read(number).candidates for number in numbers)
-        if direction == "i2t":
-            title, captions = "Comparing captions", (builder.captions[fps[number]] for number in numbers)
-            chosen = select_captions(encoder, zip(captions, candidates, strict=True), select=select)
-        else:
-            title, images = "Comparing images", (int(fps[number]) for number in numbers)
-            chosen = select_images(encoder, builder.sources, zip(images, candidates, strict=True), select=select)
-        with Progress(total=len(numbers), desc=title, unit=" failures") as bar:
-            for number, selection in zip(numbers, chosen, strict=True):
-                selections[number] = selection
-                bar.update()
-    return selections
+def _warn_of_copies(records: Dataset) -> None:
+    """Warn if many edited images are almost equal to their source."""
+    rows = zip(records["direction"][:], records["edit_similarity"][:], strict=True)
+    similarities = [similarity for direction, similarity in rows if direction == "t2i"]
+    copies = sum(similarity >= COPY for similarity in similarities)
+    if copies and copies >= MANY * len(similarities):
+        logger.warning(
+            "%s of %s edited images have a similarity of %g or more to their source: the editor changed almost "
+            "nothing. Look at them with `repair-hf show`, and see what --check-edits says.",
+            f"{copies:,}",
+            f"{len(similarities):,}",
+            COPY,
+        )

@@ -39,6 +39,7 @@ async def work_through(
                 await work(item)
             await asyncio.sleep(0)  # answers from the ledger come at once; let the other workers run
 
+    asker.enter_loop()
     await asker.collect()
     count = max(WORKERS, asker.concurrency)  # one queue alone can use all requests at once
     workers = [asyncio.create_task(serve(queue)) for queue in map(iter, queues) for _ in range(count)]

@@ -114,6 +114,12 @@ class RepairOptions(Bounded):
     candidates: int = opt(3, "Edits to make of each false positive; the best is kept.", least=1, main=True)
     select: Select = opt("nearest", "Keep the edit nearest to the false positive, or the first one, as an ablation.")
     audited: bool = opt(True, "Let the LLM check each failure before it is edited.")
+    check_edits: int | Literal["all"] = opt(
+        100,
+        "Ask the LLM whether so many selected edits fit their queries; `all` also drops those that do not.",
+        least=0,
+        main=True,
+    )
     seed: int = opt(0, "Seed of the LLM and the image editor.", least=0, most=SEEDS - 1)
     attach_image: bool = opt(False, "Show the query image to the LLM that edits a caption.")
     image_side: int = opt(LONGEST_SIDE, "Longest side, in pixels, of images sent to the LLM.", least=SMALLEST_SIDE)

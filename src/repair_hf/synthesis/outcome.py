@@ -21,6 +21,7 @@ NEXT = {  # reason -> what to do if it is the most frequent one
     "llm_refused": "Give another --llm and --output.",
     "llm_failed": f"{AGAIN}; run it later.",
     "editor_failed": "Give another --editor and --output.",
+    "edit_false": "Give another --llm or --editor, and another --output.",
     "unreadable_image": "Repair the images, and give another --output.",
 }
 

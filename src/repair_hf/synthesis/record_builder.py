@@ -16,7 +16,7 @@ from repair_hf.records.dataset import record_id
 from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.schemas import Verdict
 from repair_hf.synthesis.selection import Selection
-from repair_hf.synthesis.sources import SourceImages, UnreadableImage
+from repair_hf.synthesis.sources import SourceImages, UnreadableImage, image_url
 
 SCORES = ("fp_score", "fp_rank", "gt_score", "gt_rank")
 READ_AT_ONCE = 1000  # failures
@@ -34,6 +34,7 @@ class RepairTask:
     error_types: list[str] = field(default_factory=list)
     candidates: list[Any] = field(default_factory=list)  # (M,) captions or files; None where there is none
     selection: Selection | None = None
+    fits: bool | None = None  # whether the selected edit fits the query; None if it was not checked
     reason: str | None = None
     detail: str | None = None
 
@@ -113,6 +114,11 @@ class RecordBuilder:
             for role in roles
         }
 
+    def shown_edit(self, task: RepairTask, candidate: int) -> str:
+        """What the LLM sees of a candidate, as `shown`."""
+        edit = task.candidates[candidate]
+        return edit if isinstance(edit, str) else image_url(edit.read_bytes(), self.sources.longest_side)
+
     def content(self, task: RepairTask, role: str) -> str:
         """A caption's text, or a digest of an image's file: equal for equal content."""
         at = task.at[role]
@@ -141,6 +147,7 @@ class RecordBuilder:
             "edit_similarity": selection.similarity,
             "candidate_similarities": list(selection.similarities),
             "candidate": selection.candidate,
+            "edit_fits": task.fits,
         }
 
     def columns(self, task: RepairTask) -> dict[str, Any]:

@@ -35,6 +35,12 @@ class Selection:
     similarities: tuple[float | None, ...]  # one cosine per candidate; None for those that were left out
 
     @property
+    def order(self) -> list[int]:
+        """The candidates that changed something: the selected one, then the others from the nearest on."""
+        places = [place for place, value in enumerate(self.similarities) if value is not None]
+        return sorted(places, key=lambda place: (place != self.candidate, -(self.similarities[place] or 0.0)))
+
+    @property
     def similarity(self) -> float | None:
         return None if self.candidate is None else self.similarities[self.candidate]
 

@@ -26,7 +26,7 @@ from repair_hf.mining.failures import load_failures, miner_of
 from repair_hf.mining.filtering import FilterOptions, filter_failures
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.records.columns import DIRECTIONS
-from repair_hf.records.dataset import load_records, save_records, summarize
+from repair_hf.records.dataset import load_records, summarize
 from repair_hf.runtime.items import check_items
 from repair_hf.runtime.options import IN_MEMORY, UserError, expect, fields_of, fill
 from repair_hf.runtime.processes import processes
@@ -34,7 +34,7 @@ from repair_hf.runtime.progress import Progress
 from repair_hf.runtime.run_folder import RunStopped, digest
 from repair_hf.runtime.stage import Stage
 from repair_hf.synthesis.candidates import Candidates
-from repair_hf.synthesis.finished import TaskFile, build_records
+from repair_hf.synthesis.finished import Finish, FinishedTasks, TaskFile
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.loop import run_to_end, work_through
@@ -55,7 +55,8 @@ from repair_hf.synthesis.rounds import earlier_rounds, leave_out, names_in
 from repair_hf.synthesis.sources import SourceImages
 from repair_hf.synthesis.steps import repair
 
-NEEDS = ("directions", "open", "unanswered", "llm", "attempts", "images", "paid", "seconds")  # keys of a summary
+# Keys of a summary.
+NEEDS = ("directions", "checked", "open", "unanswered", "llm", "attempts", "images", "paid", "seconds")
 
 
 def synthesize(
@@ -262,13 +263,15 @@ class Synthesis:
             "prompt_digest": asker.prompts.digest(),
             "seed": self.options.seed,
         }
-        records, dropped = build_records(folder, files, self.builder, self.encoder, self.options.select, made_by)
-        save_records(folder, records, dropped, embed_source_images=self.options.embed_source_images)
+        finish = Finish(folder, FinishedTasks(files), self.builder, self.encoder, self.options, made_by)
+        checks, stop = finish.check(asker, stop)
+        records, dropped = finish.save(checks)
         return {
             "directions": summarize(records, dropped),
+            "checked": checks.rows(),
             "open": len(self.failures) - len(records) - len(dropped),
             "unanswered": count_unanswered(zip(dropped["reason"][:], dropped["detail"][:], strict=True)),
-            "llm": usage_rows(merged_usage(usages)),
+            "llm": usage_rows(merged_usage([asker.usage, *usages[1:]])),
             "attempts": asker.attempts,
             "images": {"made": sum(made), "reused": sum(reused)},
             "paid": usage_rows(paid_in(ledger.path, ledger.run)),
