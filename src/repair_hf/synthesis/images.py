@@ -61,7 +61,9 @@ def load_editor(options: EditorOptions, prompts: Prompts = SHIPPED, *, device: s
     if dtype == "auto":
         dtype = "float32" if place.type == "cpu" else "bfloat16"
     with _explained(name):
-        pipeline = DiffusionPipeline.from_pretrained(name, dtype=getattr(torch, dtype), use_safetensors=True)
+        pipeline = DiffusionPipeline.from_pretrained(
+            name, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
+        )
     editor = DiffusersEditor(pipeline, f"{name_with_digest(name)}?dtype={dtype}", options, prompts)
     if options.editor_offload == "model":
         pipeline.enable_model_cpu_offload(device=place)
