@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections import Counter
 
 import numpy as np
@@ -159,6 +160,25 @@ def test_winoground(photographs, tmp_path, form, monkeypatch):
     assert (cases.benchmark, len(cases), len(cases.pictures)) == ("winoground_subset", 2, 4)
     assert shown(cases) == [["red", "blue"], ["green", "yellow"]] and texts(cases) == [["r", "b"], ["g", "y"]]
     assert cases.case_ids == cases.picture_ids == ["0", "1"]
+
+
+def test_winogrounds_repository_is_read_once_its_images_are_unpacked(photographs, tmp_path):
+    (scores := tmp_path / "statistics" / "model_scores").mkdir(parents=True)
+    (scores / "clip.jsonl").write_text('{"label": "0_c0_i0", "score": 1}\n')
+    (data := tmp_path / "data").mkdir()
+    rows = [{"id": k, **{name: cells[k] for name, cells in WINO.items()}} for k in range(2)]
+    (data / "examples.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for folder in (tmp_path, data):
+        with pytest.raises(UserError, match="images does not exist.* Unpack images.zip there"):
+            load_benchmark("winoground", str(folder))
+    shutil.copytree(photographs, data / "images")
+    for folder in (tmp_path, data):
+        cases = load_benchmark("winoground", str(folder))
+        assert (cases.benchmark, len(cases)) == ("winoground_subset", 2)
+        assert shown(cases) == [["red", "blue"], ["green", "yellow"]] and texts(cases) == [["r", "b"], ["g", "y"]]
+    (data / "images" / "blue.png").unlink()
+    with pytest.raises(UserError, match="1 images of `image_1` cannot be used, .* row 0: .*blue.png' does not exist"):
+        load_benchmark("winoground", str(tmp_path))
 
 
 def test_sugarcrepe_has_a_file_for_each_category(sugarcrepe, photographs):

@@ -23,16 +23,16 @@ from huggingface_hub import HfApi
 api = HfApi()
 for name, kind, folder in (
     ("me/embedder", "model", {str(sentence_folders("clip"))!r}),
-    ("me/photos", "dataset", {str(tmp_path / "pairs")!r}),
-    ("me/photos-repair", "dataset", {str(illustrated_folder)!r}),
+    ("me/embedded", "dataset", {str(tmp_path / "pairs")!r}),
+    ("me/embedded-repair", "dataset", {str(illustrated_folder)!r}),
 ):
     api.create_repo(name, repo_type=kind)
     api.upload_folder(repo_id=name, folder_path=folder, repo_type=kind)
 """)
-    pairs_words = ["--pairs", "me/photos", "--split", "all"]
+    pairs_words = ["--pairs", "me/embedded", "--split", "all"]
     code, out, err = client.main("mine", *pairs_words, "--model", "me/embedder", "--output", tmp_path / "failures")
     assert code == 0, err
-    words = ["--records", "me/photos-repair", "--output", tmp_path / "triplets"]
+    words = ["--records", "me/embedded-repair", "--output", tmp_path / "triplets"]
     code, out, err = client.main("export", "triplets", *pairs_words[:2], *words)
     assert code == 0, err
     assert "48 text_to_image, 48 image_to_text" in out

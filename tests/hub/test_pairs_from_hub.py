@@ -22,19 +22,19 @@ def test_a_configuration_and_a_revision_are_loaded(client, stranger, pairs_folde
 from datasets import load_from_disk
 from huggingface_hub import CommitOperationAdd, HfApi
 rows, api = load_from_disk({str(tmp_path / "rows")!r}), HfApi()
-api.create_repo("me/photos", repo_type="dataset")
+api.create_repo("me/pairs-of-two-languages", repo_type="dataset")
 for revision, english in (("v1", [0]), ("v2", [0, 1])):
     parts = {{"README.md": {README!r}.encode()}}
     for name, some in (("english", english), ("german", [2])):
         rows.select(some).to_parquet({str(tmp_path)!r} + "/part.parquet")
         parts[name + ".parquet"] = open({str(tmp_path)!r} + "/part.parquet", "rb").read()
     changes = [CommitOperationAdd(path, content) for path, content in parts.items()]
-    api.create_commit("me/photos", changes, commit_message=revision, repo_type="dataset")
-    api.create_tag("me/photos", tag=revision, repo_type="dataset")
+    api.create_commit("me/pairs-of-two-languages", changes, commit_message=revision, repo_type="dataset")
+    api.create_tag("me/pairs-of-two-languages", tag=revision, repo_type="dataset")
 """)
     loaded = stranger("""
 from repair_hf.pairs.dataset import load_pairs
 asked = ({"pairs_config": "english"}, {"pairs_config": "english", "pairs_revision": "v1"}, {"pairs_config": "german"})
-result = [load_pairs("me/photos", split="all", **one).captions["caption"][:] for one in asked]
+result = [load_pairs("me/pairs-of-two-languages", split="all", **one).captions["caption"][:] for one in asked]
 """)
     assert loaded == [names[:2], names[:1], names[2:]]

@@ -5,7 +5,7 @@
 | `vg_relation`, `vg_attribution` (ARO, Yuksekgonul et al., 2023) | a part of a photograph, its true caption, and one \
 with two words swapped | dataset on the Hub |
 | `winoground` (Thrush et al., 2022) | two pictures and two captions of the same words, each true of one picture | \
-dataset on the Hub |
+dataset on the Hub, or its repository with the images unpacked |
 | `sugarcrepe` (Hsieh et al., 2023) | a photograph of COCO's val2017, its caption, and a negative one, in which a \
 phrase is replaced, swapped or added | the authors' files |
 | `sugarcrepe_pp` (SugarCrepe++, Dumpala et al., 2024) | the same with a second true caption in other words | the \
@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
+from datasets import Dataset, Image
+
 from repair_hf.evaluation.benchmark_metrics import (
     SUGARCREPE,
     attribution_metrics,
@@ -33,13 +35,15 @@ from repair_hf.evaluation.options import CompositionalOptions
 from repair_hf.evaluation.order import load_order
 from repair_hf.evaluation.pictures import EncodedImages, Photographs, columns_of, load_test_split
 from repair_hf.pairs.dataset import Pairs
-from repair_hf.pairs.problems import quoted
+from repair_hf.pairs.problems import Problems, quoted
+from repair_hf.pairs.tables import load_table
 from repair_hf.runtime.files import REPAIR, read_json
 from repair_hf.runtime.options import PairsOptions, UserError
 
 ORDER = {"coco": "coco", "coco30k": "coco", "flickr30k": "flickr30k"}  # the test split of COCO30K is that of COCO
 SIDES = ("x", "y", "w", "h")
 SHOWN = 3  # examples in a message
+EXAMPLES = "examples.jsonl"  # of Winoground's repository
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,9 @@ def _from_dataset(benchmark: Benchmark, source: str) -> tuple[list[Case], Photog
     """Return the cases and pictures of a dataset; a column `bbox` names the part of a picture that a case is about."""
     columns = benchmark.images
     texts = (*benchmark.captions, *([benchmark.group] if benchmark.group else []))
-    dataset = columns_of(load_test_split(source), source, columns, texts, ("bbox", "id"))
+    unpacked = [home / EXAMPLES for home in (Path(source), Path(source, "data")) if (home / EXAMPLES).is_file()]
+    rows = _unpacked(unpacked[0], columns) if unpacked else load_test_split(source)
+    dataset = columns_of(rows, source, columns, texts, ("bbox", "id"))
     cases, boxes = [], []
     for number, row in enumerate(dataset.remove_columns(list(columns)).to_list()):
         where, case_id = f"{source}, case {number}:", str(row.get("id", number))
@@ -135,6 +141,19 @@ def _from_dataset(benchmark: Benchmark, source: str) -> tuple[list[Case], Photog
         group = _group_of(row, benchmark.group, where) if benchmark.group else "all"
         cases.append(Case(case_id, group, pictures, _texts_of(row, benchmark.captions, where), case_id))
     return cases, Photographs(EncodedImages(dataset, columns), boxes)
+
+
+def _unpacked(table: Path, columns: Sequence[str]) -> Dataset:
+    """Load the rows of Winoground's repository, whose pictures are files of the folder `images` beside the table."""
+    folder = table.parent.absolute() / "images"
+    if not folder.is_dir():
+        raise UserError(f"{folder} does not exist, and {table.name} names its pictures. Unpack images.zip there.")
+    rows = load_table(table, Problems())
+    for column in columns:
+        if column in rows.features:
+            files = [str(folder / f"{name}.png") for name in rows[column]]
+            rows = rows.remove_columns(column).add_column(column, files).cast_column(column, Image())
+    return rows
 
 
 def _from_files(benchmark: Benchmark, folder: Path, image_folders: Sequence[Path]) -> tuple[list[Case], Photographs]:
