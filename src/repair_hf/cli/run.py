@@ -32,7 +32,7 @@ from repair_hf.runtime.processes import refuse_several
 
 EPILOG = """examples:
   repair-hf run toy --rounds 3
-  repair-hf run recipes/toy --rounds 3 --split validation
+  repair-hf run recipes/toy --rounds 3
   repair-hf run recipes/toy --rounds 3 --dry-run
 
 Each stage reads its recipe from that folder. `run` sets models and records, and outputs from round 2 on. You can
@@ -51,9 +51,7 @@ class RunOptions(Bounded):
         1, "Most rounds to run; `max_usd` and `max_calls` in synthesize.yaml hold for all rounds together.", least=1
     )
     min_gain: float = opt(0.1, "Stop after a round that gains fewer points of R@1, mean of both directions.")
-    split: str | None = opt(
-        None, "Split to evaluate rounds on; prefer validation over test. Default: that of evaluate.yaml."
-    )
+    split: str = opt("validation", "Split to evaluate rounds on, in place of that of evaluate.yaml; test once, last.")
     dry_run: bool = opt(False, "Print the commands that would run, then stop.")
 
 
@@ -112,8 +110,10 @@ def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
     for comparison in rounds.repaired(done[-1]["round"]):
         print(answer(comparison))
     print(f"evaluated on the split `{rounds.split}`; stopped {why}   -> {folder}")
-    if rounds.split == "test" and options.rounds > 1:
-        print("The number of rounds was selected on the test split, which biases its metrics; use --split validation.")
+    if rounds.split != "test":
+        print("When all is decided, measure once with `evaluate --split test` and another --output.")
+    elif options.rounds > 1:
+        print("The number of rounds was selected on the test split, which biases its metrics; leave --split out.")
 
 
 class _Rounds:
@@ -136,7 +136,7 @@ class _Rounds:
                 f"gets the later rounds; they lie in {', '.join(sorted(map(str, folders)))}."
             )
         self.folder = folders.pop()
-        self.split = options.split or self._option("evaluate", "split")
+        self.split = options.split
         self.base = self._option("mine", "model")
         # all rounds pay from one ledger, by default that of the first round
         self.ledger = self._option("synthesize", "ledger") or str(self._outputs["synthesize"] / LEDGER)
