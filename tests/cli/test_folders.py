@@ -27,6 +27,7 @@ STAGES = {  # a folder's name, and the command that makes it
     "compare": f"evaluate world/base {{made}}/train {PAIRS} --resamples 2 --also {{made}}/world",
     "blend": "export blend {made}/train --base world/base --weight 0.5",
     "triplets": "export triplets --records {made}/records",
+    "composed": "export composed --records {made}/records",
     "report": "analyze {made}/records",
 }
 SLOW = {  # what these write, which takes them longer

@@ -9,7 +9,8 @@ from datasets import load_dataset
 from PIL import Image
 
 from repair_hf.cli.main import main
-from repair_hf.records.triplets import FEATURES, export_triplets
+from repair_hf.records.triplets import COMPOSED, FEATURES, export_composed, export_triplets
+from repair_hf.runtime.options import UserError
 
 
 def pixels(value):
@@ -56,3 +57,20 @@ def test_records_of_other_pairs(illustrated, tmp_path):
     some = records.map(lambda row: {} if row["fp_id"] == known else of_others(row))
     n = sum(row["fp_id"] == known for row in records)
     assert export_triplets(some, pairs, tmp_path / "some") == {"text_to_image": 24, "image_to_text": 24 + 2 * n}
+
+
+def test_edits_of_images_are_triplets_of_composed_retrieval(illustrated, illustrated_folder, pairs_folder, tmp_path):
+    words = ["export", "composed", "--records", str(illustrated_folder), "--pairs", str(pairs_folder)]
+    words += ["--output", str(tmp_path / "out")]
+    assert main(words) == 0 == main(words)
+    data = load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache"))
+    assert data.features == COMPOSED
+    records = [row for row in illustrated[1] if row["direction"] == "t2i"]
+    assert len(data) == len(records) > 0
+    for row, record in zip(data, records, strict=True):
+        assert pixels(row["reference"]) == pixels(record["fp_image"])
+        assert pixels(row["target"]) == pixels(record["edit_image"])
+        assert (row["caption"], row["target_caption"]) == (record["edit_instruction"], record["q_text"])
+    captions_alone = illustrated[1].filter(lambda row: row["direction"] == "i2t")
+    with pytest.raises(UserError, match="No record edits an image"):
+        export_composed(captions_alone, illustrated[0], tmp_path / "none")

@@ -1,4 +1,4 @@
-"""`repair-hf export`: write a blend of two models, or records for sentence-transformers."""
+"""`repair-hf export`: write a blend of two models, or records for sentence-transformers or composed retrieval."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from repair_hf.runtime.options import Bounded, need, opt
 EPILOG = """examples:
   repair-hf export blend runs/train --base world/base --weight 0.8 --output runs/blend
   repair-hf export triplets --records runs/records --output runs/triplets
+  repair-hf export composed --records runs/records --output runs/composed
   repair-hf export triplets --records me/photos-repair --pairs me/photos --output runs/triplets"""
 
 
@@ -48,7 +49,18 @@ def triplets(options: TripletOptions, source: SourceOptions) -> None:
     print(f"export  {', '.join(f'{count:,} {kind}' for kind, count in counts.items())}   -> {options.output}")
 
 
+def composed(options: TripletOptions, source: SourceOptions) -> None:
+    """Write edits of images as triplets of composed retrieval: image, instruction, edited image."""
+    from repair_hf.analysis.run_data import recorded_pairs
+    from repair_hf.records.triplets import export_composed
+
+    pairs = recorded_pairs(options.records[0], source.pairs)
+    counts = export_composed(options.records, pairs, options.output, revision=options.records_revision)
+    print(f"export  {counts['rows']:,} edited images   -> {options.output}")
+
+
 ACTIONS = {
     "blend": ((BlendOptions,), blend),
+    "composed": ((TripletOptions, SourceOptions), composed),
     "triplets": ((TripletOptions, SourceOptions), triplets),
 }

@@ -37,6 +37,7 @@ FEATURES = {
     "text_to_image": Features(anchor=_TEXT, positive=_IMAGE, negative=_IMAGE),
     "image_to_text": Features(anchor=_IMAGE, positive=_TEXT, negative=_TEXT),
 }
+COMPOSED = Features(pair_id=_TEXT, reference=_IMAGE, caption=_TEXT, target=_IMAGE, target_caption=_TEXT)
 WAYS = {"t2i": ("text_to_image", "image_to_text"), "i2t": ("image_to_text", "text_to_image")}
 Row = dict[str, Any]
 
@@ -80,6 +81,54 @@ def export_triplets(
     Example:
         >>> export_triplets("runs/records", load_pairs("data/mine"), "runs/triplets")
     """
+    loaded, stage = _open("export triplets", records, pairs, output, revision, "*/*.parquet")
+    return stage.run(lambda folder: _write(loaded, pairs, Path(output)))
+
+
+def export_composed(
+    records: Place | Sequence[Place], pairs: Pairs, output: str | Path, *, revision: str | None = None
+) -> dict[str, int]:
+    """Write edits of images for composed retrieval, as `repair-hf export composed` does.
+
+    A row has a `reference` image, the `caption` that says what to change, and the `target` image, as in CIRR. These
+    are the false positive, the instruction and the edit. `target_caption` is the query.
+
+    Returns:
+        The number of `rows`.
+
+    Raises:
+        UserError: As `export_triplets`; or if no record edits an image.
+    """
+    loaded, stage = _open("export composed", records, pairs, output, revision, "train/*.parquet")
+
+    def write(_: Path | None) -> dict[str, int]:
+        folder = Path(output)
+        pattern, count = write_rows(folder / "train", composed(loaded), COMPOSED)
+        if not count:
+            raise UserError("No record edits an image (t2i). Mine with --d-t2i 1, and repair these failures.")
+        write_card(folder, "composed", pattern=pattern, count=count)
+        return {"rows": count}
+
+    return stage.run(write)
+
+
+def composed(records: Dataset) -> Iterator[Row]:
+    """Yield a row of `COMPOSED` for each edit of an image."""
+    for record, (q, _, fp, edit) in undecoded_records(records):
+        if record["direction"] == "t2i":
+            text = {"pair_id": record["record_id"], "caption": record["edit_instruction"], "target_caption": q}
+            yield text | {"reference": fp, "target": edit}
+
+
+def _open(
+    command: str,
+    records: Place | Sequence[Place],
+    pairs: Pairs,
+    output: str | Path,
+    revision: str | None,
+    files: str,
+) -> tuple[Dataset, Stage]:
+    """Load records with their images, and open the folder of an export, which gets `files`."""
     places: list[Any] = [records] if isinstance(records, str | Path | Dataset | DatasetDict) else list(records)
     folders = [str(place) for place in places if isinstance(place, str | Path)]
     for folder in folders:
@@ -87,9 +136,8 @@ def export_triplets(
     loaded = load_records(places, pairs=pairs, revision=revision)
     named = {"records": folders, "records_revision": revision}
     digests = {"pairs_fingerprint": pairs.fingerprint, "records_digest": digest(loaded["record_id"][:])}
-    more: Any = {"words": flags(named), "items": pairs.items, "writes": ("README.md", "*/*.parquet")}
-    stage = Stage("export triplets", output, [pairs.source], named | digests, **more)
-    return stage.run(lambda folder: _write(loaded, pairs, Path(output)))
+    more: Any = {"words": flags(named), "items": pairs.items, "writes": ("README.md", files)}
+    return loaded, Stage(command, output, [pairs.source], named | digests, **more)
 
 
 def undecoded_records(records: Dataset) -> Iterator[tuple[Row, list[Any]]]:
