@@ -15,7 +15,6 @@ demo: .venv/installed  ## Repair a small retriever end to end; results in runs/d
 	$(BIN)/repair-hf demo
 
 docs: .venv/ready  ## Build the documentation into build/docs. Warnings are errors.
-	$(BIN)/python docs/reference.py
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
 
 test: .venv/ready  ## Run the tests, or those of one folder: make test ROOM=training. No network, GPU or key.

@@ -1,6 +1,8 @@
 """Configuration of Sphinx: `make docs`."""
 
 import re
+import runpy
+from pathlib import Path
 
 project = "repair_hf"
 copyright = "the authors of repair_hf"
@@ -17,6 +19,7 @@ suppress_warnings = ["misc.highlighting_failure"]  # placeholders such as <comma
 
 def setup(app):
     """Mark flags such as `--max-usd` and intervals such as `[+0.2, +3.0]`, so that no line ends within one."""
+    runpy.run_path(str(Path(__file__).with_name("reference.py")))["main"]()  # the pages that come from the code
     app.connect("html-page-context", _mark_wholes)
 
 

@@ -1,6 +1,6 @@
 """Write the pages that come from the code: `command-line.md` from the parsers, `api.md` from the docstrings.
 
-python docs/reference.py
+`conf.py` runs this at every build; git ignores the pages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 WIDTH = "100"  # columns of a help text
 SECTION = re.compile(r"^(Args of the call|Args|Attributes|Returns|Raises|Shape|Example):\n", re.MULTILINE)
 MOST_PARAMETERS = 20  # a longer signature is that of a dataclass of options
-NOTE = "<!-- Written by docs/reference.py. Run `make docs` after a change of the code. -->"
+NOTE = "<!-- Written by docs/reference.py at every build of the documentation. -->"
 
 
 def main() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-DOCSTRINGS = "api.md"  # generated from docstrings, whose shapes and types read differently
+GENERATED = ("api.md", "command-line.md")  # from docstrings and help texts, if `make docs` was run
 RECIPES = sorted((ROOT / "recipes").rglob("README.md"))
-PAGES = [README, *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != DOCSTRINGS), *RECIPES]
+PAGES = [README, *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name not in GENERATED), *RECIPES]
 MOST_LINES, MOST_WORDS = 110, 1100  # of README
 PARAGRAPH, SENTENCE = 80, 30  # words at most
 END = re.compile(r"(?<=[.!?])\s+(?=[^a-z])")
