@@ -9,7 +9,7 @@ import pytest
 
 from repair_hf.evaluation.benchmark_metrics import SUGARCREPE as COUNTS
 from repair_hf.evaluation.benchmarks import load_benchmark
-from repair_hf.pairs.annotations import read_annotations
+from repair_hf.pairs.annotations import load_annotations
 from repair_hf.pairs.problems import Problems
 from repair_hf.runtime.options import UserError
 
@@ -39,8 +39,8 @@ def test_sugarcrepe_has_its_published_cases(tmp_path):
 @pytest.mark.skipif(not COCO_CAPTIONS, reason="set REPAIR_HF_COCO_CAPTIONS to COCO's captions_val2017.json")
 def test_coco_has_its_published_captions(tmp_path):
     problems = Problems()
-    listing = read_annotations(Path(COCO_CAPTIONS), tmp_path, problems)
+    rows = load_annotations(Path(COCO_CAPTIONS), str(tmp_path), problems)
     assert not problems.found()
-    counts = [len(row.captions) for row in listing.rows]
+    counts = [len(captions) for captions in rows["captions"]]
     assert (len(counts), sum(counts), min(counts), max(counts)) == (5000, 25014, 5, 7)
-    assert len({row.image_id for row in listing.rows}) == 5000
+    assert len(set(rows["image"])) == 5000

@@ -13,7 +13,6 @@ from pydantic import BaseModel
 
 from repair_hf.analysis.people.judgements import read_judgements
 from repair_hf.llm.answers import AnswerError, read_answer
-from repair_hf.pairs.annotations import read_annotations
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.sources import read_listing
 from repair_hf.records.dataset import load_dropped, load_records
@@ -109,7 +108,8 @@ def test_captions_leave_out_bad_lines(tmp_path, lines):
 def test_caption_files_leave_out_bad_rows_or_are_one_line(tmp_path, data):
     (tmp_path / "x.json").write_bytes(data)
     try:
-        listing = read_annotations(tmp_path / "x.json", tmp_path, Problems())
+        options = PairsOptions(str(tmp_path / "x.json"), image_folder=str(tmp_path))
+        listing = read_listing(options, None, ("all",), Problems())
     except UserError as error:
         assert "\n" not in str(error)
     else:

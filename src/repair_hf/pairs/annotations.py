@@ -6,98 +6,88 @@ A row that does not fit the format is collected as a problem and raises no error
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from repair_hf.pairs.cells import equal_cells
+import pyarrow as pa
+from datasets import Dataset
+
 from repair_hf.pairs.problems import Problems
-from repair_hf.pairs.rows import Listing, Row, image_files, located, name_in
+from repair_hf.pairs.tables import in_memory
 from repair_hf.runtime.files import REPAIR, read_json
 from repair_hf.runtime.options import UserError
 
+COLUMNS = {"image": pa.string(), "captions": pa.list_(pa.string())}
+SPLIT_COLUMNS = {"filename": pa.string(), "split": pa.string()}  # Karpathy's
 
-def read_annotations(file: Path, image_folder: Path, problems: Problems) -> Listing:
-    """Read a caption JSON in COCO's or Karpathy's format, recognized by its content."""
-    folder = image_folder.absolute()
+
+def load_annotations(file: Path, image_folder: str | None, problems: Problems) -> Dataset:
+    """Load a caption JSON as a table of images with their captions; its format is recognized by its content.
+
+    Raises:
+        UserError: If there is no such file, no folder of its images, or its format is another.
+    """
+    if not file.is_file():
+        raise UserError(f"`{file}` does not exist; give the path of a caption JSON, COCO's or Karpathy's.")
+    if image_folder is None or not Path(image_folder).is_dir():
+        raise UserError(f"`image_folder` must be the folder of the images in {file}, got {image_folder}.")
     match read_json(file, needs=None, remedy=REPAIR):
         case {"images": list() as images, "annotations": list() as captions}:
-            return _coco(images, captions, folder, problems)
+            rows = _coco(images, captions, problems)
+            columns = COLUMNS
         case {"images": [{"sentences": list()}, *_] as images}:
-            return _karpathy(images, folder, problems)
-    raise UserError(
-        f"{file} is not a caption JSON: it needs the lists `images` and `annotations` (COCO), or `images` with "
-        "`sentences` and `split` (Karpathy)."
-    )
+            rows = _karpathy(images, Path(image_folder), problems)
+            columns = COLUMNS | SPLIT_COLUMNS
+        case _:
+            raise UserError(
+                f"{file} is not a caption JSON: it needs the lists `images` and `annotations` (COCO), or `images` "
+                "with `sentences` and `split` (Karpathy)."
+            )
+    return in_memory(pa.Table.from_pylist(rows, pa.schema(columns)))
 
 
-def _listing(rows: Sequence[tuple[str, str, list, str | None]]) -> Listing:
-    """List rows of an image's name, its file, its captions and its split."""
-    images = image_files(file for _, file, _, _ in rows)
-    cells = equal_cells(images, "image")
-    listed = [
-        Row(place, name, cell, captions, split)
-        for place, ((name, _, captions, split), cell) in enumerate(zip(rows, cells, strict=True))
-    ]
-    return Listing(images, listed)
-
-
-def _karpathy(images: list, folder: Path, problems: Problems) -> Listing:
+def _karpathy(images: list, folder: Path, problems: Problems) -> list[dict[str, Any]]:
     """COCO's images lie in their own folders (`filepath`), or all in one folder."""
-    rows: list[tuple[str, str, list, str | None]] = []
-    has_folder = {path: os.path.isdir(folder / path) for path in set(map(_filepath, images))}
+    rows = []
+    has_folder: dict[str, bool] = {}
     for place, image in enumerate(images):
         match image:
             case {"filename": str() as name, "split": str() as split, "sentences": list() as sentences} if name:
-                path = _filepath(image)
-                file = located(folder / path if has_folder[path] else folder, name)
-                rows.append(
-                    (
-                        name_in(folder, name),
-                        file,
-                        [s.get("raw") if isinstance(s, dict) else None for s in sentences],
-                        split,
-                    )
-                )
+                path = image.get("filepath")
+                path = path if isinstance(path, str) else ""
+                if path not in has_folder:
+                    has_folder[path] = os.path.isdir(folder / path)
+                texts = [sentence.get("raw") if isinstance(sentence, dict) else None for sentence in sentences]
+                captions = [text if isinstance(text, str) else None for text in texts]
+                file = os.path.join(path, name) if has_folder[path] else name
+                rows.append({"image": file, "captions": captions, "filename": name, "split": split})
             case _:
                 problems.add("malformed_row", f"images[{place}]")
-    return _listing(rows)
+    return rows
 
 
-def _filepath(image: object) -> str:
-    path = image.get("filepath") if isinstance(image, dict) else None
-    return path if isinstance(path, str) else ""
-
-
-def _coco(images: list, annotations: list, folder: Path, problems: Problems) -> Listing:
-    names = _coco_images(images, problems)
-    captions: dict[int | str, list[str]] = {key: [] for key in names}
+def _coco(images: list, annotations: list, problems: Problems) -> list[dict[str, Any]]:
+    rows: dict[int | str, dict[str, Any]] = {}
+    for place, image in enumerate(images):
+        match image:
+            case {"id": int() | str() as key, "file_name": str() as name} if name:
+                if key in rows:
+                    problems.add("duplicate_id", f"image {key}")
+                else:
+                    rows[key] = {"image": name, "captions": []}
+            case _:
+                problems.add("malformed_row", f"images[{place}]")
     seen = set()
     for place, annotation in enumerate(annotations):
         match annotation:
             case {"id": int() | str() as number, "image_id": int() | str() as key, "caption": str() as caption}:
                 if number in seen:
                     problems.add("duplicate_id", f"annotation {number}")
-                elif key not in captions:
+                elif key not in rows:
                     problems.add("unknown_image", f"annotation {number} of image {key}")
                 else:
-                    captions[key].append(caption)
+                    rows[key]["captions"].append(caption)
                 seen.add(number)
             case _:
                 problems.add("malformed_row", f"annotations[{place}]")
-    return _listing(
-        [(name_in(folder, name), located(folder, name), captions[key], None) for key, name in names.items()]
-    )
-
-
-def _coco_images(images: list, problems: Problems) -> dict[int | str, str]:
-    names: dict[int | str, str] = {}
-    for place, image in enumerate(images):
-        match image:
-            case {"id": int() | str() as key, "file_name": str() as name} if name:
-                if key in names:
-                    problems.add("duplicate_id", f"image {key}")
-                else:
-                    names[key] = name
-            case _:
-                problems.add("malformed_row", f"images[{place}]")
-    return names
+    return list(rows.values())

@@ -1,17 +1,34 @@
-"""The columns of a source: which hold images and captions, and whether they can."""
+"""The columns of a source: which hold images and captions, whether they can, and the captions in their cells.
+
+A caption is a string. A cell may hold one, or a list of them, also one that is stored as text. A text file, in the
+column `txt`, has a caption on each line. Missing cells and values that are no strings are no captions.
+"""
 
 from __future__ import annotations
 
+import ast
+import json
+import logging
+import re
 from collections.abc import Sequence
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset, Image, LargeList, List
 from datasets.features.features import require_decoding  # seen with datasets 5.2
 
-from repair_hf.pairs.captions import TEXT_FILE
 from repair_hf.pairs.folders import KINDS
 from repair_hf.pairs.rows import BYTES, ID_COLUMNS, MAYBE_IDS, TEXTS
-from repair_hf.pairs.tables import IMAGE, is_table
+from repair_hf.pairs.tables import IMAGE, TEXT_FILE, is_table
 from repair_hf.runtime.options import PairsOptions, UserError
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE = 100_000  # captions copied together
+_TEXT = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_ITEM = re.compile(rf"{_TEXT}|None|null|nan|NaN", re.DOTALL)
+_LIST = re.compile(rf"\s*(?:array\()?\[\s*(?:(?:{_ITEM.pattern})[\s,]*)*\](?:,\s*dtype=[^)]+)?\)?\s*", re.DOTALL)
 
 
 def image_columns(named: str, columns: Sequence[str]) -> list[str]:
@@ -31,13 +48,13 @@ def caption_columns(named: str, columns: Sequence[str]) -> list[str]:
     return [name.strip() for name in named.split(",")]
 
 
-def check_columns(
+def needed_columns(
     rows: Dataset, options: PairsOptions, images: Sequence[str], captions: Sequence[str], *, takes_paths: bool
-) -> None:
-    """Check that the columns are there, and of types that can hold images, captions and ids.
+) -> Dataset:
+    """Select the columns of images, captions and ids; files of images, as bytes or structs, become images.
 
     Raises:
-        UserError: For the first one that is not; it names the columns, and the option to set.
+        UserError: For the first that is absent or of a wrong type; it names the columns, and the option to set.
     """
     asked: list[tuple[str, str | None]] = [("image_column", name) for name in images]
     asked += [("caption_column", name) for name in captions]
@@ -46,6 +63,10 @@ def check_columns(
         if column is not None and column not in rows.features:
             remedy = _remedy(options.pairs, option, rows.column_names)
             raise UserError(f"`{options.pairs}` has no column `{column}`; it has {rows.column_names}. {remedy}")
+    for name in images:
+        kind = rows.features[name]
+        if kind in BYTES or isinstance(kind, dict) and {"bytes"} <= set(kind) <= {"bytes", "path"}:
+            rows = rows.cast_column(name, Image())
     image = rows.features[images[0]]
     if not isinstance(image, Image) and not (image in TEXTS and takes_paths):
         raise UserError(
@@ -59,6 +80,10 @@ def check_columns(
             raise UserError(
                 f"Column `{name}` of `{options.pairs}` holds {caption}; it must hold a string or a list of strings."
             )
+    # what decodes would open files
+    others = (*ID_COLUMNS, *MAYBE_IDS, "split")
+    others = [name for name in others if name in rows.features and not require_decoding(rows.features[name])]
+    return rows.select_columns(list(dict.fromkeys([*(name for _, name in asked if name), *others])))
 
 
 def _remedy(source: str, option: str, columns: Sequence[str]) -> str:
@@ -69,17 +94,69 @@ def _remedy(source: str, option: str, columns: Sequence[str]) -> str:
     return f"Set `{option}`."
 
 
-def with_ids(rows: Dataset, needed: Sequence[str]) -> list[str]:
-    """Return the needed columns, and those that may hold ids and splits."""
-    others = [name for name in (*ID_COLUMNS, *MAYBE_IDS, "split") if name in rows.features]
-    # what decodes would open files
-    return list(dict.fromkeys((*needed, *(name for name in others if not require_decoding(rows.features[name])))))
+def captions_of(rows: Dataset, columns: Sequence[str], number: np.ndarray, source: str) -> list[list[str | None]]:
+    """Return the captions of each number, in the order of the rows and of the columns; None for one that is missing.
+
+    Args:
+        rows: The rows of a source.
+        columns: Its columns of captions: strings, or lists of strings.
+        number: The number of each row, (N,), from 0 without gaps.
+        source: Its name in messages.
+    """
+    flat = [_flat(rows.with_format("arrow")[name][:], name, source) for name in columns]
+    kind = flat[0][0].type if len(flat) == 1 else pa.large_string()
+    texts = pa.chunked_array([chunk for part, _ in flat for chunk in part.cast(kind).chunks], kind)
+    row = np.concatenate([of_column for _, of_column in flat])
+    # stable: the columns' order decides among the captions of a row, and the rows' order among those of a number
+    by_row = np.argsort(row, kind="stable")
+    order = by_row[np.argsort(number[row[by_row]], kind="stable")]
+    values: list[str | None] = []
+    for start in range(0, len(order), AT_ONCE):
+        values += texts.take(pa.array(order[start : start + AT_ONCE])).to_pylist()
+    stops = np.cumsum(np.bincount(number[row], minlength=number.max(initial=-1) + 1)).tolist()
+    return [values[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
 
 
-def with_images(rows: Dataset, columns: Sequence[str]) -> Dataset:
-    """Let columns of image files, as bytes or as structs of bytes and path, be columns of images."""
-    for column in columns:
-        kind = rows.features.get(column)
-        if kind in BYTES or isinstance(kind, dict) and {"bytes"} <= set(kind) <= {"bytes", "path"}:
-            rows = rows.cast_column(column, Image())
-    return rows
+def _flat(column: pa.ChunkedArray, name: str, source: str) -> tuple[pa.ChunkedArray, np.ndarray]:
+    """Return all captions of a column, and the row of each, (K,). A missing list is one missing caption."""
+    if not pa.types.is_list(column.type) and not pa.types.is_large_list(column.type):
+        if pa.types.is_string_view(column.type):  # not all functions of Arrow take one
+            column = column.cast(pa.large_string())
+        if name == TEXT_FILE:
+            lists = pc.split_pattern_regex(pc.utf8_trim_whitespace(column), r"\s*[\r\n]\s*")
+        elif (parsed := _lists_in(column)) is not None:
+            logger.info("%s: column `%s` holds lists as text, which are read as lists.", source, name)
+            lists = pa.chunked_array([parsed])
+        else:
+            return column, np.arange(len(column))
+    else:
+        lists = column
+    missing = np.flatnonzero(lists.is_null().to_numpy())
+    texts = pc.list_flatten(lists)
+    starts = np.cumsum([0, *(len(chunk) for chunk in lists.chunks)])
+    rows = [
+        pc.list_parent_indices(chunk).to_numpy() + start for chunk, start in zip(lists.chunks, starts, strict=False)
+    ]
+    texts = pa.chunked_array([*texts.chunks, pa.nulls(len(missing), texts.type)])
+    return texts, np.concatenate([*rows, missing]).astype(np.int64)
+
+
+def _lists_in(column: pa.ChunkedArray) -> pa.Array | None:
+    """Parse lists of texts as JSON, Python or NumPy write them; None unless every text is one. Empty ones are none."""
+    begins = pc.match_substring_regex(column, r"^\s*(array\()?\[")
+    if not pc.all(pc.or_(begins, pc.equal(column, ""))).as_py() or not pc.any(begins).as_py():
+        return None
+    texts = column.to_pylist()
+    if not all(_LIST.fullmatch(text) for text in texts if text):
+        return None
+    lists = [[_value(item) for item in _ITEM.findall(text)] if text else None for text in texts]
+    return pa.array(lists, pa.list_(pa.string()))
+
+
+def _value(literal: str) -> str | None:
+    if literal[0] not in "'\"":
+        return None
+    try:  # Python's texts have other escapes
+        return json.loads(literal, strict=False)
+    except ValueError:
+        return ast.literal_eval(literal)

@@ -32,9 +32,8 @@ from datasets.data_files import sanitize_patterns
 from datasets.exceptions import DatasetsError
 from yaml import YAMLError
 
-from repair_hf.pairs.captions import TEXT_FILE
 from repair_hf.pairs.problems import Problems
-from repair_hf.pairs.tables import is_table, load_table
+from repair_hf.pairs.tables import TEXT_FILE, is_table, load_table
 from repair_hf.runtime.files import REPAIR, intact
 from repair_hf.runtime.hub_access import name_for_datasets
 from repair_hf.runtime.options import PairsOptions, UserError

@@ -19,10 +19,9 @@ from datasets import (
     concatenate_datasets,
 )
 
-from repair_hf.pairs.annotations import read_annotations
-from repair_hf.pairs.captions import captions_of
+from repair_hf.pairs.annotations import load_annotations
 from repair_hf.pairs.cells import OutsideFolder, anchored, equal_cells, misplaced, own_folders, undecoded
-from repair_hf.pairs.columns import caption_columns, check_columns, image_columns, with_ids, with_images
+from repair_hf.pairs.columns import caption_columns, captions_of, image_columns, needed_columns
 from repair_hf.pairs.fetching import fetch_images, is_address
 from repair_hf.pairs.folders import load_pairs_of, loading
 from repair_hf.pairs.problems import Problems
@@ -60,14 +59,19 @@ def read_listing(
         UserError: If there is no such source, or it is of no known kind.
     """
     path = Path(options.pairs)
+    folder = path if data is None and path.is_dir() else path.parent  # of a dataset in memory the current one
+    is_here = data is not None or path.exists()
     if data is None and path.suffix == ".json" and not is_table(path):
         _refuse(options, OF_COLUMNS, "a table or a dataset")
-        return _read_annotations(path, options, problems)
-    is_here = data is not None or path.exists()
-    if is_here:
-        _refuse(options, OF_HUB, "the Hub")
-    parts = _load_parts(options, data, problems)
-    folder = Path.cwd() if data is not None else path if path.is_dir() else path.parent
+        loaded: Dataset | DatasetDict = load_annotations(path, options.image_folder, problems)
+    else:
+        if is_here:
+            _refuse(options, OF_HUB, "the Hub")
+        loaded = _load(options, problems) if data is None else data
+    parts = dict(loaded) if isinstance(loaded, DatasetDict) else {"train": loaded}
+    if data is not None:
+        # `datasets` cannot add a column where others were added before and are not selected
+        parts = {name: _in_one_piece(part) for name, part in parts.items()}
     rows = _rows_of(parts, options, splits, takes_paths=is_here)
     return _list_rows(rows, options, problems, folder, None if is_here else own_folders(options.pairs))
 
@@ -80,26 +84,12 @@ def _refuse(options: PairsOptions, names: Sequence[str], right: str) -> None:
         raise UserError(f"{named}: only for {right}, and `{options.pairs}` is another source. Leave it out.")
 
 
-def _read_annotations(file: Path, options: PairsOptions, problems: Problems) -> Listing:
-    if not file.is_file():
-        raise UserError(f"`{file}` does not exist; give the path of a caption JSON, COCO's or Karpathy's.")
-    if options.image_folder is None or not Path(options.image_folder).is_dir():
-        raise UserError(f"`image_folder` must be the folder of the images in {file}, got {options.image_folder}.")
-    return read_annotations(file, Path(options.image_folder), problems)
-
-
-def _load_parts(options: PairsOptions, data: Dataset | DatasetDict | None, problems: Problems) -> dict[str, Dataset]:
-    """Load a table or a dataset by split."""
-    if data is None:
-        path = Path(options.pairs)
-        table = path / "captions.jsonl" if path.is_dir() else path
-        return _by_split(load_table(table, problems) if is_table(table) else _load_dataset(options, problems))
-    # in one piece: `datasets` cannot add a column where others were added before and are not selected
-    return {name: _in_one_piece(part) for name, part in _by_split(data).items()}
-
-
-def _load_dataset(options: PairsOptions, problems: Problems) -> Dataset | DatasetDict:
+def _load(options: PairsOptions, problems: Problems) -> Dataset | DatasetDict:
+    """Load a table, or a dataset by its folder or Hub id."""
     source, path = options.pairs, Path(options.pairs)
+    table = path / "captions.jsonl" if path.is_dir() else path
+    if is_table(table):
+        return load_table(table, problems)
     if path.is_dir() and (inner := sorted(path.glob("*/captions.jsonl"))) and not any(map(is_table, path.iterdir())):
         raise UserError(f"`{source}` has no captions.jsonl, but a folder in it has: give {inner[0].parent}.")
     if path.is_file() and path.suffix != ".tar":
@@ -110,10 +100,6 @@ def _load_dataset(options: PairsOptions, problems: Problems) -> Dataset | Datase
     remedy = "Give a folder with captions.jsonl, a table, a caption JSON of COCO, or a dataset: its Hub id or folder."
     with loading(source, remedy):
         return load_pairs_of(options, problems)
-
-
-def _by_split(data: Dataset | DatasetDict) -> dict[str, Dataset]:
-    return dict(data) if isinstance(data, DatasetDict) else {"train": data}
 
 
 def _in_one_piece(data: Dataset) -> Dataset:
@@ -163,11 +149,9 @@ def _rows_of(parts: dict[str, Dataset], options: PairsOptions, splits: Sequence[
         wanted = {name: parts[name] for name in splits if name in parts}
     known = next(iter(wanted.values())).column_names
     columns, captions = image_columns(options.image_column, known), caption_columns(options.caption_column, known)
-    wanted = {name: with_images(part, columns) for name, part in wanted.items()}
-    for part in wanted.values():
-        check_columns(part, options, columns, captions, takes_paths=takes_paths)
-    needed = [name for name in (*columns, *captions, options.image_id_column, options.group) if name]
-    table = concatenate_datasets([part.select_columns(with_ids(part, needed)) for part in wanted.values()])
+    table = concatenate_datasets(
+        [needed_columns(part, options, columns, captions, takes_paths=takes_paths) for part in wanted.values()]
+    )
     sizes = [(name, len(part)) for name, part in wanted.items()]
     if len(parts) == 1 and "split" in table.features:
         of_rows = plain_texts(table, "split")

@@ -26,6 +26,7 @@ SEPARATED = (".csv", ".tsv", ".txt", ".token")
 TABLES = (*SEPARATED, ".jsonl", ".parquet")
 SEPARATORS = ",;|\t"
 QUOTING = ",;"  # tables with these separators quote cells as RFC 4180 says; others have no quotation marks
+TEXT_FILE = "txt"  # the column of what text files hold
 ENDINGS = r"\.(?:jpe?g|png|webp|gif|bmp|tiff?|avif)(?:#\d+)?"
 IMAGE = re.compile(rf"\S+://\S+|.+{ENDINGS}", re.IGNORECASE)  # an address, a file
 _FLICKR8K = re.compile(r"\S+#\d+\t")  # Flickr8k.token.txt begins without a header
