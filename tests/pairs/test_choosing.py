@@ -12,11 +12,11 @@ import PIL.Image
 import pytest
 from datasets import Dataset, DatasetDict, Image, concatenate_datasets
 
-from repair_hf.pairs.cells import equal_cells
+from repair_hf.pairs.cells import equal_cells, image_files
 from repair_hf.pairs.choosing import draw_images, rows_of_split
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.pairs.problems import Problems
-from repair_hf.pairs.rows import Listing, Row, image_files
+from repair_hf.pairs.rows import Listing, Row
 from repair_hf.runtime.options import UserError
 from tests.pairs.made_sources import write
 

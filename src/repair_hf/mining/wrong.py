@@ -13,9 +13,9 @@ from datasets import Dataset
 
 from repair_hf.mining.false_positives import FEATURES
 from repair_hf.mining.scores import exact_scores, quietly
+from repair_hf.pairs.cells import name_in
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.problems import Problems, quoted
-from repair_hf.pairs.rows import name_in
 from repair_hf.pairs.tables import SEPARATED, load_table
 from repair_hf.pairs.truth import Truth
 from repair_hf.pairs.wording import bare_caption

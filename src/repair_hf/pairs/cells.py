@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from urllib.request import url2pathname
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset, Image, config
+from datasets import Dataset, Features, Image, config
 from huggingface_hub import constants
 from huggingface_hub.file_download import repo_folder_name  # seen with huggingface_hub 1.33
 
 from repair_hf.runtime.redaction import printable
 
 CELLS_PER_READ = 256
+IMAGES = Features({"image": Image(decode=False)})
 
 
 class OutsideFolder(OSError):
@@ -151,3 +154,40 @@ def _paths(rows: Dataset, column: str) -> Iterable[str | None]:
     for start in range(0, len(rows), CELLS_PER_READ):
         contents, paths = _fields(cells[start : start + CELLS_PER_READ])
         yield from pc.if_else(contents.is_null(), paths, None).to_pylist()
+
+
+def image_files(paths: Iterable[str | Path | None]) -> Dataset:
+    """Return a column of image files, without opening them; None for an absent image."""
+    cells = [None if path is None else {"bytes": None, "path": str(path)} for path in paths]
+    return Dataset.from_dict({"image": cells}, features=IMAGES)
+
+
+def file_names(images: Dataset, cells: list[int]) -> list[str] | None:
+    """Return the file name of each image, if all have one, and different images have different ones."""
+    names = pc.struct_field(images.with_format("arrow")["image"][:], "path").to_pylist()
+    if not all(names) or not len(set(names)) == len(set(cells)) == len(set(zip(names, cells, strict=True))):
+        return None
+    return names
+
+
+def located(folder: Path, name: str) -> str:
+    """Return the path of an image in a folder, which is absolute, or in the folder's `images`, if it is there.
+
+    A Mac may have encoded the accents of its name in another form than the table.
+    """
+    name = _without_scheme(name)
+    forms = dict.fromkeys([name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD"))])
+    paths = [os.path.join(folder, place, form) for place in ("", "images") for form in forms]
+    return next(filter(os.path.isfile, paths), paths[0])  # no error for any name
+
+
+def name_in(folder: Path, name: str) -> str:
+    """Return the id of an image that is named by an absolute path: ids are published, and its folder may move."""
+    if not os.path.isabs(plain := _without_scheme(name)):
+        return name
+    path = Path(plain)
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
+
+
+def _without_scheme(name: str) -> str:
+    return url2pathname(name[len("file://") :]) if name.startswith("file://") else name

@@ -1,4 +1,4 @@
-"""The columns of a source: which hold images and captions, whether they can, and the captions in their cells.
+"""The columns of a source: which hold images, captions and ids, whether they can, and what their cells say.
 
 A caption is a string. A cell may hold one, or a list of them, also one that is stored as text. A text file, in the
 column `txt`, has a caption on each line. Missing cells and values that are no strings are no captions.
@@ -11,20 +11,25 @@ import json
 import logging
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset, Image, LargeList, List
+from datasets import ClassLabel, Dataset, Image, LargeList, List, Value
 from datasets.features.features import require_decoding  # seen with datasets 5.2
 
 from repair_hf.pairs.folders import KINDS
-from repair_hf.pairs.rows import BYTES, ID_COLUMNS, MAYBE_IDS, TEXTS
 from repair_hf.pairs.tables import IMAGE, TEXT_FILE, is_table
 from repair_hf.runtime.options import PairsOptions, UserError
 
 logger = logging.getLogger(__name__)
 
+TEXTS = (Value("string"), Value("large_string"), Value("string_view"))
+BYTES = (Value("binary"), Value("large_binary"))
+ID_COLUMNS = ("image_id", "filename")  # name the images
+MAYBE_IDS = ("cocoid", "id")  # do so where they repeat with the image; else they may number the captions
+_NUMBER = re.compile(r"#\d+$")
 AT_ONCE = 100_000  # captions copied together
 _TEXT = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _ITEM = re.compile(rf"{_TEXT}|None|null|nan|NaN", re.DOTALL)
@@ -160,3 +165,52 @@ def _value(literal: str) -> str | None:
         return json.loads(literal, strict=False)
     except ValueError:
         return ast.literal_eval(literal)
+
+
+def image_ids(rows: Dataset, column: str | None, names: list[str], cells: list[int]) -> list[str]:
+    """Return the id of each row's image, from a column that is given or found by its name, else from `names`.
+
+    Args:
+        rows: The source's rows, without its images.
+        column: The column of ids. Default: one of `ID_COLUMNS`, or one of `MAYBE_IDS` that repeats with the image.
+        names: Each row's own name, for rows without an id.
+        cells: A number for each row, equal for equal images.
+    """
+    found = [column] if column is not None else [name for name in ID_COLUMNS if name in rows.features]
+    maybe = [name for name in MAYBE_IDS if name in rows.features and not found]
+    found += [name for name in maybe if _repeats_with(plain_texts(rows, name), cells)]
+    if not found:
+        return names
+    ids = zip(names, rows[found[0]][:], strict=True)
+    return [name if image_id in (None, "") else str(image_id) for name, image_id in ids]
+
+
+def _repeats_with(names: list[str | None], cells: list[int]) -> bool:
+    """Return whether some name repeats, and every image has a name of its own."""
+    both = len(set(zip(names, cells, strict=True)))
+    return both < len(names) and both == len(set(names)) == len(set(cells))
+
+
+def plain_texts(rows: Dataset, column: str) -> list[str | None]:
+    """Return a column of strings, class labels or other values as strings."""
+    feature, values = rows.features[column], rows[column][:]
+    name = feature.int2str if isinstance(feature, ClassLabel) else str
+    return values if feature in TEXTS else [None if value is None else name(value) for value in values]
+
+
+def encoded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[Any]]:
+    """Number the cells of a column, (N,), -1 for null; return the value of each number, too."""
+    if pa.types.is_nested(column.type):
+        return np.arange(len(column)), []
+    is_text = pa.types.is_string(column.type) or pa.types.is_string_view(column.type)
+    cells = column.cast(pa.large_string()) if is_text else column  # in one piece it may be above 2 GB
+    dictionary = cells.combine_chunks().dictionary_encode()
+    return dictionary.indices.fill_null(-1).to_numpy(), dictionary.dictionary.to_pylist()
+
+
+def without_numbers(names: Sequence[str | None]) -> list[str | None]:
+    """Drop the numbers of captions, `x.jpg#0`, from the names of images, if all names end in one."""
+    there = [name for name in names if name]
+    if not there or not all(map(_NUMBER.search, there)):
+        return list(names)
+    return [_NUMBER.sub("", name) if name else name for name in names]

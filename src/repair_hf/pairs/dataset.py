@@ -246,18 +246,13 @@ def _report(problems: Problems, options: PairsOptions, *, is_empty: bool) -> Non
     if is_empty:
         raise UserError(f"`{source}` holds no usable image with a caption: {listed or 'it is empty'}.")
     lines = [*problems.warnings, *(f"Left out {problem}." for problem in found)]
-    for line in lines if _is_new(source, lines) else [f"{lines[0]} {len(lines) - 1} more warnings as before."]:
+    if len(lines) > 1:  # they are said in full the first time
+        mark = cached_assets_path("repair_hf", "warned") / digest([source, *lines])
+        if mark.exists():
+            lines = [f"{lines[0]} {len(lines) - 1} more warnings as before."]
+        mark.touch()
+    for line in lines:
         logger.warning("%s: %s", source, line)
-
-
-def _is_new(source: str, lines: Sequence[str]) -> bool:
-    """Return whether these warnings are said in full: the first time, or if there is only one."""
-    if len(lines) < 2:
-        return True
-    mark = cached_assets_path("repair_hf", "warned") / digest([source, *lines])
-    is_new = not mark.exists()
-    mark.touch()
-    return is_new
 
 
 def _image_table(listing: Listing, rows: list[Row], looks: Sequence[Inspection], options: PairsOptions) -> Dataset:

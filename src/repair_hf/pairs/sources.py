@@ -20,24 +20,33 @@ from datasets import (
 )
 
 from repair_hf.pairs.annotations import load_annotations
-from repair_hf.pairs.cells import OutsideFolder, anchored, equal_cells, misplaced, own_folders, undecoded
-from repair_hf.pairs.columns import caption_columns, captions_of, image_columns, needed_columns
+from repair_hf.pairs.cells import (
+    OutsideFolder,
+    anchored,
+    equal_cells,
+    file_names,
+    image_files,
+    located,
+    misplaced,
+    name_in,
+    own_folders,
+    undecoded,
+)
+from repair_hf.pairs.columns import (
+    TEXTS,
+    caption_columns,
+    captions_of,
+    encoded,
+    image_columns,
+    image_ids,
+    needed_columns,
+    plain_texts,
+    without_numbers,
+)
 from repair_hf.pairs.fetching import fetch_images, is_address
 from repair_hf.pairs.folders import load_pairs_of, loading
 from repair_hf.pairs.problems import Problems
-from repair_hf.pairs.rows import (
-    TEXTS,
-    Listing,
-    Row,
-    encoded,
-    file_names,
-    image_files,
-    image_ids,
-    located,
-    name_in,
-    plain_texts,
-    without_numbers,
-)  # fmt: skip
+from repair_hf.pairs.rows import Listing, Row
 from repair_hf.pairs.tables import TABLES, is_table, load_table
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.options import PairsOptions, UserError
