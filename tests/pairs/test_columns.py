@@ -13,7 +13,6 @@ import pytest
 from datasets import Dataset, DatasetDict, Image
 
 from repair_hf.pairs.dataset import Pairs, load_pairs
-from repair_hf.runtime.options import UserError
 from tests.pairs.made_sources import as_dataset, content, rows_of
 
 FILES = {
@@ -44,12 +43,6 @@ def test_image_files_and_captions_of_any_type(pairs_folder, tmp_path, file, text
         assert content(pairs) == {row["image"]: row["captions"][:1] for row in rows}
         assert pairs.looks == load_pairs(pairs_folder, split="all").looks
     assert content(Pairs.from_dataset(Dataset(pa.table(columns)))) == content(pairs)
-
-
-def test_a_column_that_holds_no_image_files(tmp_path):
-    pq.write_table(pa.table({"image": [1], "caption": ["a"]}), tmp_path / "rows.parquet")
-    with pytest.raises(UserError, match=r"Column `image` of .* holds Value\('int64'\); it must hold image files"):
-        load_pairs(tmp_path, split="all")
 
 
 def memory_of(load: Callable[[], Pairs]) -> tuple[Pairs, int, int]:

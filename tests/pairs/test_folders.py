@@ -150,17 +150,6 @@ def test_a_readme_names_no_file_outside_its_folder(photos, tmp_path, path):
             load(tmp_path / "data")
 
 
-def test_a_folder_of_several_datasets(photos, tmp_path):
-    for name in ("english", "german"):
-        (tmp_path / name).mkdir()
-        write_rows(tmp_path / name / "x.parquet", photos, [("000000000.jpg", [name])])
-    configs = "".join(f"- config_name: {name}\n  data_files: {name}/*\n" for name in ("english", "german"))
-    (tmp_path / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
-    with pytest.raises(UserError, match="holds several datasets: english, german. Give"):
-        load_pairs(tmp_path)
-    assert load_pairs(tmp_path / "german", split="all").captions["caption"][:] == ["german"]
-
-
 HARD = ["null", "None", "NA", "nan", "12", "007", "1e3", "true", "", '"go" he says', "a, b", "N/A"]
 
 
@@ -231,16 +220,3 @@ def test_addresses_of_files_are_paths(folder, pairs_folder):
     text = (moved / "rows.csv").read_text().replace(str(folder), str(moved))
     (moved / "rows.csv").write_text(text)
     assert load_pairs(moved / "rows.csv", split="all", strict=True).images["image_id"][:] == expected
-
-
-def test_a_missing_file_of_a_dataset_is_named_by_its_path(tmp_path):
-    from datasets import Dataset, Image
-
-    path = tmp_path / "absent.png"
-    path.write_bytes(file_of("red", "png"))
-    Dataset.from_dict({"image": [str(path)], "caption": ["a"]}).cast_column("image", Image()).to_parquet(
-        tmp_path / "x.parquet"
-    )
-    path.unlink()
-    with pytest.raises(UserError, match=r"images that do not exist: 1 \('absent.png'\)"):
-        load_pairs(tmp_path / "x.parquet", split="all")

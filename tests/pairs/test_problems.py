@@ -1,10 +1,9 @@
-"""Every kind of bad row is reported and left out, and sources that cannot be loaded raise an error."""
+"""Every kind of bad row is reported and left out. What a source that cannot be loaded says is in `test_odd_files`."""
 
 from __future__ import annotations
 
 import json
 import logging
-from pathlib import Path
 
 import PIL.Image
 import pyarrow.parquet as pq
@@ -67,12 +66,6 @@ def test_bad_rows_of_a_dataset(tmp_path):
     assert pairs.images["image_id"][:] == ["train-0000000"]
 
 
-def test_images_without_a_split_among_others_with_one(folder):
-    rows = rows_of(folder)
-    pairs = load_pairs(write(folder, [rows[0] | {"split": "train"}, rows[1]]))
-    assert (len(pairs.images), kinds(pairs)) == (1, {"no_split": 1})
-
-
 def test_strict_refuses(folder):
     assert load_pairs(folder, split="all", strict=True).problems == ()
     (folder / "red_circle.png").unlink()
@@ -117,62 +110,7 @@ def test_several_warnings_are_said_in_full_once_and_then_in_one_line(folder, cap
     assert lines[1] == [f"{lines[0][0]} 2 more warnings as before."]
 
 
-@pytest.fixture(scope="module")
-def sources(pairs_folder, tmp_path_factory) -> Path:
-    """A folder of sources that cannot be loaded, and the good folder `good`."""
-    folder = tmp_path_factory.mktemp("sources")
-    (folder / "parent").mkdir()
-    for link in (folder / "good", folder / "parent" / "photos"):
-        link.symlink_to(pairs_folder)
-    (folder / "empty.json").write_text("{}")
-    (folder / "latin.csv").write_bytes(b"image,caption\nx.png,caf\xe9\n")
-    (folder / "script").mkdir()
-    (folder / "images").mkdir()
-    (folder / "images" / "a.png").write_bytes((pairs_folder / "red_circle.png").read_bytes())
-    (folder / "cc3m.tsv").write_text("a bus station\thttp://a.b/x\na dog\thttp://a.b/y\n")  # has no header
-    (folder / "script" / "script.py").touch()
-    data = as_dataset(pairs_folder)
-    data.rename_column("caption", "text").save_to_disk(folder / "renamed")
-    Dataset.from_dict({"image": ["a.png"], "caption": ["a"]}).save_to_disk(folder / "paths")
-    numbers = data.select_columns(["image"]).add_column("caption", list(range(12)))
-    numbers.save_to_disk(folder / "numbers")
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("source", "options", "message"),
-    [
-        ("parent", {}, "parent` has no captions.jsonl, but a folder in it has: give .*parent/photos"),
-        ("absent", {}, r"cannot be loaded as a dataset, and is no folder here: .*[^.]\. Give a folder"),
-        ("good/red_circle.png", {}, r"is a file; only tables .*.csv, .tsv, .*, .json and .tar are read"),
-        ("good", {"image_id_column": "x"}, "Set `image_id_column`"),
-        ("latin.csv", {}, "latin.csv cannot be read as a table: 'utf-8' codec"),
-        ("script", {}, "has no data that can be read. Put a captions.jsonl"),
-        ("absent.json", {}, "absent.json` does not exist"),
-        ("empty.json", {}, "`image_folder` must be the folder of the images"),
-        ("empty.json", {"image_folder": ".", "group": "shop"}, "`group` shop: only for a table or a dataset"),
-        (
-            "good",
-            {"pairs_config": "english", "pairs_revision": "v1"},
-            "`pairs_config` english and `pairs_revision` v1",
-        ),
-        ("renamed", {}, r"no column `caption`; it has \['image', 'text'\]. Set `caption_column`"),
-        ("paths", {}, "holds no usable image with a caption: images that do not exist: 1"),
-        ("images", {}, "has images, and no captions. Put a captions.jsonl, or a text"),
-        ("cc3m.tsv", {}, r"no column `image`; it has .*. Write the names of the columns into its first line"),
-        ("numbers", {}, "must hold a string or a list of strings"),
-    ],
-)
-def test_refuses(sources, source, options, message):
-    with pytest.raises(UserError, match=message):
-        load_pairs(sources / source, split="all", **options)
-
-
 def test_a_dataset_in_memory_is_told_of_its_own_arguments(pairs_folder):
     for name in ("image", "caption", "image_id"):
         with pytest.raises(UserError, match=f"has no column `x`; .*Set `{name}`."):
             Pairs.from_dataset(as_dataset(pairs_folder), **{name: "x"})
-
-
-def test_a_caption_column_of_another_name(sources):
-    assert len(load_pairs(sources / "renamed", caption_column="text", split="all").captions) == 24

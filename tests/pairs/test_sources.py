@@ -12,7 +12,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Image, concatenate_datase
 
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
-from tests.pairs.made_sources import as_dataset, content, each, kinds, rows_of, write
+from tests.pairs.made_sources import as_dataset, content, each, rows_of, write
 
 
 def test_folder(pairs_folder):
@@ -189,12 +189,3 @@ def test_an_image_in_several_splits_is_named(folder, caplog):
     assert content(load_pairs(folder, split="test")) == {"blue_circle.png": ["a"]}
     (message,) = [each.message for each in caplog.records if each.levelname == "WARNING"]
     assert "1 images stand in several splits, such as 'red_circle.png' in test and train" in message
-
-
-def test_bad_rows_of_a_table(folder):
-    table = folder / "rows.csv"
-    table.write_text("image,caption\nred_circle.png,a\n../x.png,b\nblue_circle.png,\n./red_circle.png,5")
-    pairs = load_pairs(table, split="all")
-    assert content(pairs) == {"red_circle.png": ["a", "5"]}
-    ones = ("missing_image", "empty_caption", "image_without_captions")
-    assert kinds(pairs) == dict.fromkeys(ones, 1)

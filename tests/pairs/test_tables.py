@@ -13,8 +13,7 @@ from datasets import Dataset
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.tables import load_table
-from repair_hf.runtime.options import UserError
-from tests.pairs.made_sources import content, kinds, rows_of
+from tests.pairs.made_sources import content, rows_of
 
 TEXTS = [
     "a dog, brown",
@@ -51,56 +50,6 @@ def test_tabs_and_bars_leave_quotation_marks_alone(tmp_path, separator, end):
     rows = [("image", "caption"), *((f"{k}.jpg", text) for k, text in enumerate(texts))]
     text = "".join(f"{separator.join(row)}{end}" for row in rows)
     assert [caption.strip() for caption in captions(tmp_path / "rows.tsv", text)] == texts
-
-
-MISFITS = {  # a table, and what its error says
-    "unquoted commas in every row": ("image,caption\na.jpg,a dog, brown\nb.jpg,a cat, black\n",
-        r"line 2 has 3 cells, and the header has 2 \(image, caption\). Enclose each cell that holds `,` in quot"),
-    "one row that is too short": ('image,caption\na.jpg,"two\nlines"\n\nb.jpg\n', "line 5 has 1 cells"),
-    "a tab in a caption": ("image\tcaption\na.jpg\ta\tdog\n", r"line 2 has 3 cells.* Remove '\\t' from its cells"),
-    "a mark that encloses rows": ('image,caption\na.jpg,"Stop\nb.jpg,a dog\nc.jpg,go home"\nd.jpg,a\n',
-        "row 1 has a quotation mark that encloses other rows: 'Stop'. Enclose this caption"),
-    "a mark without an end": ('caption,image\na,a.jpg\n"Stop,b.jpg\nx,c.jpg\n', "line 3 has 1 cells"),
-    "quoted tabs": ('image\tcaption\na.jpg\t"a ""stop"" sign"\n', "row 1 has a cell in quotation marks.* with commas"),
-    "no rows": ("image,caption\n", "has no usable row; each needs an image and a caption"),
-    "nothing": ("", "cannot be read as a table"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", MISFITS)
-def test_a_table_that_does_not_fit_fails_with_its_first_bad_line(tmp_path, name):
-    text, said = MISFITS[name]
-    with pytest.raises(UserError, match=said):
-        captions(tmp_path / "rows.csv", text)
-
-
-@pytest.mark.parametrize("name", ["rows.csv", "metadata.csv", "rows.tsv"])
-def test_columns_of_one_name_are_one_column_of_lists(folder, name):
-    (folder / "captions.jsonl").unlink()
-    separator = "\t" if name == "rows.tsv" else ","
-    image = "file_name" if name == "metadata.csv" else "image"
-    rows = [
-        [image, "caption", "caption", "", "caption"],
-        ["red_circle.png", "a", "b", "7", "c"],
-        ["blue_circle.png", "d", "", "", "e"],
-    ]
-    (folder / name).write_text("\n".join(map(separator.join, rows)))
-    pairs = load_pairs(folder if name == "metadata.csv" else folder / name, split="all")
-    assert content(pairs) == {"red_circle.png": ["a", "b", "c"], "blue_circle.png": ["d", "e"]}
-
-
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json"])
-def test_only_strings_of_json_are_captions(folder, name):
-    names = [row["image"] for row in rows_of(folder)[:6]]
-    values = ["good", float("nan"), True, float("inf"), 12, ["one", None, False, "two"]]
-    rows = [
-        json.dumps({"image": image, "captions": value, "id": 7 + k})
-        for k, (image, value) in enumerate(zip(names, values, strict=True))
-    ]
-    (folder / name).write_text("\n".join(rows) if name == "rows.jsonl" else f"[{','.join(rows)}]")
-    pairs = load_pairs(folder / name, split="all", image_id_column="id")
-    assert content(pairs) == {"7": ["good"], "12": ["one", "two"]}
-    assert kinds(pairs) == {"empty_caption": 6, "image_without_captions": 4}
 
 
 SPELLINGS = {
@@ -158,13 +107,6 @@ def test_a_list_stored_as_text_is_a_list(folder, caplog, spelling, name):
     assert [said in message for message in caplog.messages].count(True) == 1
 
 
-def test_a_column_with_other_texts_beside_lists_stays_text(folder):
-    rows = ["image,caption", 'red_circle.png,"[""a"", ""b""]"', "blue_circle.png,[sic] a dog", "red_square.png,[]"]
-    (folder / "rows.csv").write_text("\n".join(rows))
-    found = content(load_pairs(folder / "rows.csv", split="all"))
-    assert list(found.values()) == [['["a", "b"]'], ["[sic] a dog"], ["[]"]]
-
-
 @pytest.mark.parametrize(
     ("name", "header", "row"),
     [
@@ -183,21 +125,3 @@ def test_caption_files_that_people_have(folder, name, header, row):
     columns = {"image_column": "image_name", "caption_column": "comment"} if header else {}
     found = load_pairs(folder / name, split="all", strict=True, **columns)
     assert content(found) == {each["image"]: [f"{each['captions'][0].replace(',', '')} ."] for each in rows}
-
-
-def test_a_json_list_of_objects(folder):
-    (folder / "rows.json").write_text("\ufeff " + json.dumps([*rows_of(folder), "no object"]))
-    found = load_pairs(folder / "rows.json", split="all")
-    assert content(found) == {row["image"]: row["captions"] for row in rows_of(folder)}
-    assert kinds(found) == {"malformed_row": 1}
-
-
-@pytest.mark.parametrize(
-    ("name", "encoding"), [("rows.csv", "latin1"), ("rows.csv", "utf-16"), ("rows.json", "latin1")]
-)
-def test_a_table_in_another_encoding(tmp_path, name, encoding):
-    text = "image,caption\nx.png,café\n" if name == "rows.csv" else '[{"image": "x.png", "caption": "café"}]'
-    (tmp_path / name).write_text(text, encoding=encoding)
-    said = rf"rows.\w+ cannot be read as a table: .*codec.*Save it as UTF-8: `iconv -f {encoding} -t utf-8 rows"
-    with pytest.raises(UserError, match=said):
-        load_pairs(tmp_path / name)

@@ -86,8 +86,8 @@ def needed_columns(
                 f"Column `{name}` of `{options.pairs}` holds {caption}; it must hold a string or a list of strings."
             )
     # what decodes would open files
-    others = (*ID_COLUMNS, *MAYBE_IDS, "split")
-    others = [name for name in others if name in rows.features and not require_decoding(rows.features[name])]
+    usual = [name for name in (*ID_COLUMNS, *MAYBE_IDS, "split") if name in rows.features]
+    others = [name for name in usual if not require_decoding(rows.features[name])]
     return rows.select_columns(list(dict.fromkeys([*(name for _, name in asked if name), *others])))
 
 
