@@ -103,6 +103,21 @@ def test_a_database_of_something_else_and_a_read_only_one_are_errors_of_one_line
         ledger_in(tmp_path)
 
 
+def open_new_ones(folder: Path, own: str, other: str) -> None:
+    """Open one new ledger after the other, each at the moment at which the other process does."""
+    for number in range(40):
+        (folder / f"{own}{number}").touch()
+        begin = time.monotonic()
+        while not (folder / f"{other}{number}").exists():
+            assert time.monotonic() < begin + 60, "the other process has ended"
+        Ledger(folder / str(number) / FILE).close()
+
+
+def test_processes_that_make_a_ledger_at_the_same_moment_share_it(tmp_path):
+    children = [Child(open_new_ones, tmp_path, *names) for names in ("ab", "ba")]
+    assert [child.wait() for child in children] == [0, 0], children[0].said()
+
+
 def test_a_run_names_its_ledger_and_itself(tmp_path):
     assert place_of(tmp_path / "records", None) == (tmp_path / "records" / FILE, ".")
     shared = str(tmp_path / "shared.sqlite")

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from repair_hf.llm.ledger_file import FILE, PATIENCE, TABLE, Reply, Topic, explained
+from repair_hf.llm.ledger_file import FILE, PATIENCE, Reply, Topic, explained, open_database
 from repair_hf.runtime.run_folder import RunStopped
 
 __all__ = ["BudgetSpent", "Ledger", "Reply", "Topic"]
@@ -74,9 +74,7 @@ class Ledger:
         self._dollars, self._calls = 0.0, 0
         self._highest: dict[str, float] = {}  # bill by model
         with explained(self.path):
-            options: dict[str, Any] = {"timeout": PATIENCE, "isolation_level": None, "check_same_thread": False}
-            self.database = sqlite3.connect(self.path, **options)
-            self.database.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {TABLE}")
+            self.database = open_database(self.path)
             self._lose_dead()
             self.database.execute("PRAGMA busy_timeout = 0")  # from here on waiting must not block the event loop
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -73,6 +74,24 @@ def place_of(output: str | Path, ledger: str | None) -> tuple[Path, str]:
     """Return the ledger that a run pays from, by its option `ledger`, and the run's name in it."""
     path = Path(ledger or f"{output}/{FILE}").absolute()
     return path, Path(os.path.relpath(Path(output).absolute(), path.parent)).as_posix()
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """Open the file of a ledger, and make its table.
+
+    A process that finds another one making the file gets an error at once, whatever the time-out; so it asks again.
+    """
+    database = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+    begin = time.monotonic()
+    while True:
+        try:
+            database.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {TABLE}")
+            return database
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > begin + PATIENCE:
+                database.close()
+                raise
+            time.sleep(0.02)
 
 
 def read_calls(path: str | Path, run: str | None = None) -> Iterator[dict[str, Any]]:

@@ -253,7 +253,7 @@ class Synthesis:
         if reasons and everyone.count > 1:
             stop = RunStopped(f"{len(reasons)} of {len(reports)} processes stopped. {' '.join(reasons)}")
         if not everyone.is_main:
-            return {}, stop
+            return {}, everyone.gather(None)[0]  # what stopped the main process, which checks the edits
         _, files, made, reused, usages = zip(*reports, strict=True)
         made_by = {
             "round": self.round,
@@ -265,6 +265,7 @@ class Synthesis:
         }
         finish = Finish(folder, FinishedTasks(files), self.builder, self.encoder, self.options, made_by)
         checks, stop = finish.check(asker, stop)
+        everyone.gather(stop and RunStopped(str(stop)))
         records, dropped = finish.save(checks)
         return {
             "directions": summarize(records, dropped),
