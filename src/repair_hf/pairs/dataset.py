@@ -212,8 +212,16 @@ def _usable(
     listing: Listing, wanted: list[Row], expected: BenchmarkSplit | None, problems: Problems
 ) -> tuple[list[Row], list[Inspection]]:
     """Return the rows with an image and a caption that can be used, and what was found out about their images."""
-    rows = [row._replace(captions=_texts(row, problems)) for row in wanted]
-    rows = [row for row in rows if any(row.captions)]
+    rows = []
+    for row in wanted:
+        captions = [text.strip() or None if isinstance(text, str) else None for text in row.captions]
+        for place, caption in enumerate(captions):
+            if caption is None:
+                problems.add("empty_caption", f"{row.image_id}#{place}")
+        if any(captions):
+            rows.append(row._replace(captions=captions))  # None in the place of one that cannot be used
+        else:
+            problems.add("image_without_captions", row.image_id)
     found = inspect_images(listing.images.select([row.image for row in rows]))
     for row, each in zip(rows, found, strict=True):
         if each.problem is not None:
@@ -225,17 +233,6 @@ def _usable(
     if expected is not None:
         expected.check_usable(wanted, [row for row, _ in usable])
     return [row for row, _ in usable], [each for _, each in usable]
-
-
-def _texts(row: Row, problems: Problems) -> list[str | None]:
-    """Return an image's captions, stripped; None in the place of one that cannot be used."""
-    texts = [text.strip() or None if isinstance(text, str) else None for text in row.captions]
-    for place, text in enumerate(texts):
-        if text is None:
-            problems.add("empty_caption", f"{row.image_id}#{place}")
-    if not any(texts):
-        problems.add("image_without_captions", row.image_id)
-    return texts
 
 
 def _report(problems: Problems, options: PairsOptions, *, is_empty: bool) -> None:

@@ -12,8 +12,9 @@ import os
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ import pyarrow as pa
 from datasets import Dataset
 from huggingface_hub import cached_assets_path
 
-from repair_hf.pairs.cells import undecoded
+from repair_hf.pairs.cells import CELLS_PER_READ, undecoded
 from repair_hf.runtime.progress import Progress
 from repair_hf.runtime.redaction import printable
 
@@ -71,9 +72,9 @@ def inspect_images(images: Dataset, column: str = "image") -> list[Inspection]:
         ThreadPoolExecutor(THREADS) as threads,
         Progress(total=len(images), desc="Checking images", unit=" images", delay=3) as bar,
     ):
-        for some in _cells(images, column):
-            found += threads.map(_inspect, some)
-            bar.update(len(some))
+        for batch in undecoded(images, column).iter(CELLS_PER_READ):
+            found += threads.map(_inspect, batch[column])
+            bar.update(len(batch[column]))
     return found
 
 
@@ -191,8 +192,8 @@ def read_cell(cell: dict) -> bytes:
 def content_digest(images: Dataset, column: str = "image") -> str:
     """Digest the content of a column of images: their bytes or, of files, path, size and modification time."""
     digest = hashlib.sha256()
-    for some in _cells(images, column):
-        for cell in some:
+    for batch in undecoded(images, column).iter(CELLS_PER_READ):
+        for cell in batch[column]:
             if cell is None:
                 digest.update(b"-")
             elif cell["bytes"] is not None:
@@ -203,45 +204,29 @@ def content_digest(images: Dataset, column: str = "image") -> str:
     return digest.hexdigest()
 
 
-def _cells(images: Dataset, column: str) -> Iterator[list[dict | None]]:
-    """Yield the cells in batches, as `{"bytes": ..., "path": ...}`."""
-    for some in undecoded(images, column).iter(batch_size=256):
-        yield some[column]
-
-
 def _inspect(cell: dict | None) -> Inspection:
+    """Decode an image and digest what it looks like, or say why it cannot be used."""
     if cell is None or (cell["bytes"] is None and not cell["path"]):
         return Inspection("missing_image", look=ABSENT)
     if cell["bytes"] is None and not os.path.isfile(cell["path"]):  # a device or a pipe may never end
         return Inspection("missing_image")
     try:
-        return _decoded(cell)
+        with ExitStack() as opened:
+            image = opened.enter_context(open_cell(cell))
+            if image.format == "PNG":
+                image.verify()  # the checksums, at which a decoder does not look; the image cannot be decoded after it
+                image = opened.enter_context(open_cell(cell))
+            is_jpeg = image.format == "JPEG"
+            has_alpha, has_depth = is_transparent(image), is_deep(image)
+            image.draft("L", (1, 1))  # a JPEG's smallest version; no effect on others
+            image.load()
+            PIL.ImageOps.exif_transpose(image, in_place=True)  # fails for broken tags
+            look = f"{is_jpeg} {_pixel_digest(image if is_jpeg else in_rgb(image)).hex()}"
+            return Inspection(None, has_alpha, has_depth, look)
     except TooLarge:
         return Inspection("too_large_image")
     except UNDECODABLE:
         return Inspection("corrupt_image")
-
-
-def _decoded(cell: dict) -> Inspection:
-    with open_cell(cell) as image:
-        has_alpha, has_depth, is_png = is_transparent(image), is_deep(image), image.format == "PNG"
-        if is_png:
-            image.verify()  # the checksums, at which a decoder does not look; the image cannot be decoded after it
-        else:
-            look = _look(image)
-    if is_png:
-        with open_cell(cell) as image:
-            look = _look(image)
-    return Inspection(None, has_alpha, has_depth, look)
-
-
-def _look(image: PIL.Image.Image) -> str:
-    """Decode an image, and digest what it looks like."""
-    image.draft("L", (1, 1))  # a JPEG's smallest version; no effect on others
-    image.load()
-    is_jpeg = image.format == "JPEG"
-    PIL.ImageOps.exif_transpose(image, in_place=True)  # fails for broken tags
-    return f"{is_jpeg} {_pixel_digest(image if is_jpeg else in_rgb(image)).hex()}"
 
 
 def _pixel_digest(image: PIL.Image.Image) -> bytes:
