@@ -104,13 +104,7 @@ class Edits(Anchors):
     beside = ("text", "image")
 
     def __init__(
-        self,
-        pairs: Pairs,
-        records: Dataset,
-        truth: Truth | None = None,
-        seed: int = 0,
-        *,
-        own_failures: bool = False,
+        self, pairs: Pairs, records: Dataset, truth: Truth | None = None, seed: int = 0, *, own_failures: bool = False
     ) -> None:
         super().__init__(pairs, truth, seed)
         self.i2t, self.t2i = index_failures(records, pairs)
@@ -150,9 +144,9 @@ class Edits(Anchors):
         """Add what the edits were made for: an image's caption, and a caption's image."""
         i2t, t2i = self.i2t.n_edits, self.t2i.n_edits
         asked_texts, asked_images = self.t2i.queries[:t2i], self.i2t.queries[:i2t]
-        groups = self.pairs.groups  # what fits one caption of a group fits all of them
-        alone = np.full(t2i, -1)
-        classes = alone if groups is None else truth.image_class[self.pairs.caption_image[asked_texts]]
+        classes = np.full(t2i, -1)
+        if self.pairs.groups is not None:  # what fits one caption of a group fits all of them
+            classes = truth.image_class[self.pairs.caption_image[asked_texts]]
         blocks = [] if self.texts is None else self.texts.iter(1024)
         return truth.extended(
             (text for block in blocks for text in block["edit_text"]),
