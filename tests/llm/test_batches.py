@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from math import ceil
 
 import pytest
@@ -111,7 +113,7 @@ def test_a_kill_between_the_file_and_the_batch(tmp_path, is_created):
         def create(self, data: bytes) -> None:
             if is_created:
                 self.batches.post("/v1/batches", "application/json", data)
-            children[0].kill()
+            os.kill(children[0].pid, signal.SIGKILL)  # its end is awaited below
 
     with Killing() as server:
         post = server.batches.post

@@ -85,10 +85,11 @@ def test_hostile_captions_are_quoted_and_never_obeyed(shape, clip_folder, tmp_pa
     assert not (tmp_path / "mark").exists()
 
     shown = [text for question in asked for text in quoted(question, systems)]
-    assert set(captions) <= set(shown) <= {*captions, INSTRUCTION} and INSTRUCTION in shown
+    edit = "a quiet street"  # it is checked
+    assert {*captions, INSTRUCTION, edit} == set(shown)
     kept, _ = saved(tmp_path / "out")
     assert {row["fp_text"] for row in kept} <= set(captions)
-    assert {row["edit_text"] for row in kept} == {"a quiet street"}
+    assert {row["edit_text"] for row in kept} == {edit}
 
 
 def quoted(question: Question, systems: dict[str, str]) -> list[str]:
