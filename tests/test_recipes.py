@@ -15,7 +15,7 @@ from repair_hf.cli.subcommands import load_command
 from repair_hf.pairs import benchmarks
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.command_line import parse
-from repair_hf.study.methods import METHODS, OPTIONS
+from repair_hf.study.methods import METHODS
 from repair_hf.toyworld.parsing import build_parser
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -118,7 +118,7 @@ def test_study_is_rehearsed(path, pairs_folder, models, tmp_path, monkeypatch):
     build_parser().to_disk(parser := tmp_path.with_name(f"{tmp_path.name}-parser"))
     shown = study("--config", str(path), "--spacy-model", str(parser), "--dry-run")
     assert set(tmp_path.rglob("*")) == before
-    unasked = {*OPTIONS} | ({"new-pairs"} if "pairs" in recipe else set())
+    unasked = {"new-pairs"} if "pairs" in recipe else set()
     for name in recipe.get("methods") or set(METHODS) - unasked:
         assert f"\n {name} " in shown
     toy = {"small": (1000, 5000), "large": (10_000, 50_000), None: (8, 16)}[recipe.get("size")]

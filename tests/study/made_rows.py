@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
-from repair_hf.study.plan import Plan, is_ruled
+from repair_hf.study.plan import Plan
 from repair_hf.study.results import BASE, BLENDS, Cell, Row
 from repair_hf.study.setting import Setting
 
@@ -52,7 +52,7 @@ def rows(plan: Plan, good: Good) -> dict[Cell, Row]:
     found: dict[Cell, Row] = {}
     while missing := [cell for cell in plan.cells(found) if cell not in found]:
         for cell in missing:
-            for blend in BLENDS if is_ruled(cell) else (1.0,):
+            for blend in BLENDS:
                 one = replace(cell, blend=blend)
                 found[one] = row(one, good(one))
     return found

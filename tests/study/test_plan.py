@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from datasets import Dataset
 
 from repair_hf.records.dataset import NoRecords
 from repair_hf.runtime.options import UserError
-from repair_hf.study.options import StudyOptions, parse_budget
+from repair_hf.study.options import ORDERS, StudyOptions, parse_budget
+from repair_hf.study.orders import PLACES
 from repair_hf.study.products import Product, share_of
 from repair_hf.study.results import BASE, Cell
 from tests.study.made_rows import plan, row, rows
@@ -43,7 +46,7 @@ def test_recall_on_validation_with_seed_0_chooses_and_the_other_seeds_run_there_
     assert {(cell.learning_rate, cell.epochs) for cell in others} == {(3e-4, 2.0)}
     assert {cell.seed for cell in others if cell.split == "test"} == {0, 1}
     validated = {cell.method for cell in others if cell.split == "validation"}
-    assert validated == {"plain", "repair-batch"}  # the rule for the default reads them
+    assert validated == {"plain", "laclip", "repair-batch"}  # each chooses its blend there
 
 
 def test_of_equals_the_first_setting_wins():
@@ -76,10 +79,29 @@ def test_a_budget_is_a_share_of_what_the_method_has_asked():
     assert share_of("samples=5", unknown) == 0.5
     with pytest.raises(NoRecords, match="which is unknown"):
         share_of("calls=5", unknown)
+    assert share_of("share=0.25", parts) == share_of("worst=0.25", parts) == 0.25
     assert parse_budget("calls=20000") == ("calls", 20_000)
-    for wrong in ({"half": []}, {"samples=5": "laclip"}):
+    for wrong in ({"half": []}, {"samples=5": "laclip"}, {"share=2": []}, {"samples=0.5": []}, {"best=0.5": []}):
         with pytest.raises(UserError, match="`budgets`"):
             StudyOptions(budgets=wrong)
+
+
+def test_an_order_takes_the_records_that_come_first_and_a_larger_share_holds_a_smaller_one():
+    rng = np.random.default_rng(0)
+    scores = {name: rng.random(40).astype(np.float32) for name in ("fp_score", "gt_score")}
+    columns = {"direction": ["t2i"] * 40, "gt_id": [f"i{row % 8}" for row in range(40)], "q_id": ["c"] * 40}
+    records = Dataset.from_dict({"row": range(40), **scores, **columns, "candidate_similarities": [[1.0]] * 40})
+    margin = scores["fp_score"] - scores["gt_score"]
+    product = Product(records, 40, 80, 40)
+    rows = {order: [product.part(share, order).data["row"][:] for share in (0.2, 0.5)] for order in (None, *PLACES)}
+    assert all(set(few) < set(many) and len(few) == 8 for few, many in rows.values())
+    for order, key in {"worst": -margin, "near-ties": np.abs(margin), "least": margin}.items():
+        assert set(rows[order][0]) == set(np.argsort(key)[:8]), order
+    assert {row % 8 for row in rows["one-an-image"][0]} == set(range(8)) != {row % 8 for row in rows[None][0]}
+    failed, right = (set(product.part(0.99, order).data["row"][:]) for order in ("failed", "right"))
+    assert failed == set(np.flatnonzero(margin > 0)) and right == set(np.flatnonzero(margin <= 0))
+    part = product.part(0.99, "failed")
+    assert (part.samples, part.llm_calls) == (len(failed), 2 * len(failed)) and set(PLACES) == set(ORDERS)
 
 
 def test_a_finished_row_is_not_a_cell_that_is_missing():

@@ -7,13 +7,13 @@ import pytest
 from repair_hf.cli.main import main
 from repair_hf.runtime.options import UserError
 from repair_hf.study.estimate import asked_by
-from repair_hf.study.methods import METHODS, OPTIONS
+from repair_hf.study.methods import METHODS
 from repair_hf.study.options import StudyLLMOptions
 from repair_hf.study.paper import published_results
 from repair_hf.toyworld.corpus import build_world
 from tests.study.made_rows import setting
 
-ASKED = [name for name in METHODS if name not in OPTIONS]  # by default
+ASKED = list(METHODS)  # by default
 
 
 def test_the_toy_world_has_the_means_for_all_methods(tmp_path):

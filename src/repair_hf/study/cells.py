@@ -26,7 +26,6 @@ from repair_hf.runtime.files import read_json
 from repair_hf.runtime.run_folder import versions, write_json
 from repair_hf.study.losses import MORE_IMAGES, OBJECTIVES
 from repair_hf.study.methods import METHODS, Method
-from repair_hf.study.plan import is_ruled
 from repair_hf.study.products import Product, Products
 from repair_hf.study.results import BASE, BLENDS, CONTRAST, MOST, Cell, Row, code_digest
 from repair_hf.study.samples import Samples
@@ -57,7 +56,7 @@ def run_cell(cell: Cell, setting: Setting, products: Products) -> list[Row]:
         write_json(folder / FIGURES, _train(cell, made, setting, folder))
     known |= read_json(folder / FIGURES, needs=None)
     base, rows = setting.base.model.state_dict(), []
-    for weight in BLENDS if is_ruled(cell) else BLENDS[:1]:
+    for weight in BLENDS:
         encoder = DualEncoder.from_pretrained(folder)
         blend(encoder.model, base, weight)
         rows.append(Row(replace(cell, blend=weight), **known, **evaluate(encoder, pairs, cases, kept)))
@@ -114,7 +113,7 @@ def config_of(method: Method, setting: Setting, folder: Path, cell: Cell) -> Rep
     own: dict[str, Any] = {"loss": "grid" if method.loss in OBJECTIVES else method.loss, "fill": method.fill or None}
     own |= {"grid_weight": method.grid_weight if own["loss"] in WITH_GRID else None, "grid_mean": method.grid_mean}
     own |= {"learning_rate": cell.learning_rate, "num_train_epochs": cell.epochs, "seed": cell.seed}
-    return RepairConfig(str(folder), **own, **(setting.training | dict(method.training)))
+    return RepairConfig(str(folder), **own, **setting.training)
 
 
 def fill_for(method: Method, made: Mapping[str, Product], setting: Setting, config: RepairConfig) -> Anchors:

@@ -11,7 +11,7 @@ from repair_hf.mining.options import MiningOptions
 from repair_hf.runtime.options import UserError
 from repair_hf.study.making import Maker
 from repair_hf.study.methods import METHODS
-from repair_hf.study.plan import Plan, is_ruled
+from repair_hf.study.plan import Plan
 from repair_hf.study.results import BLENDS, Cell
 from repair_hf.study.setting import Setting
 from repair_hf.synthesis.options import RepairOptions
@@ -76,7 +76,7 @@ def describe_time(setting: Setting, trainings: Sequence[Cell], splits: int) -> s
         steps += math.ceil(cell.epochs * trainer.sampler.batches) * width
     split, kept = setting.load("test"), setting.size.kept
     items = len(split.images) + len(split.captions) + (1 + CAPTIONS) * kept + 4 * kept  # with a contrast set
-    evaluations = sum(len(BLENDS) if is_ruled(cell) else 1 for cell in trainings)
+    evaluations = len(BLENDS) * len(trainings)
     steps += FORWARD * evaluations * splits * items / (2 * config.step_size)
     hours = f"at most {steps * step / 3600:,.1f} core-hours (a step of `plain` takes {step:.2f} s here)"
     return f"{len(trainings):,} trainings, {hours}."

@@ -1,8 +1,8 @@
 """The table of methods: what each trains on beside the pairs, its fill and its loss.
 
 `plain` fine-tunes on the pairs alone. `repair-paper` is the method of RePair's paper, and the rows that name it as
-`parent` are its ablations: each differs from it in one field. `OPTIONS` are the default with another option of
-`train`. To add a method, add a row, with a maker in `makers.py` or a loss in `losses.py` if those here do not do.
+`parent` are its ablations: each differs from it in one field. To add a method, add a row, with a maker in `makers.py`
+or a loss in `losses.py` if those here do not do.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class Method:
     edits: bool = True  # of records: False is the false positives alone
     grid_weight: float = 0.0  # lambda
     grid_mean: str = "grids"  # see `repair-hf train`
-    training: Mapping[str, Any] = field(default_factory=dict)  # options of `train` that differ from the study's
     parent: str = ""  # the method that it ablates
 
     @property
@@ -74,21 +73,23 @@ CANDIDATES = (
 DEFAULT = CANDIDATES[0]
 
 
-def option(name: str, **training: Any) -> Method:
-    """Return the default with other options of `train`."""
-    return replace(DEFAULT, name=name, training=training, parent=DEFAULT.name)
-
-
-_OPTIONS = (
-    option("clip-betas", adam_beta2=0.98, adam_epsilon=1e-6),  # those of CLIP and open_clip
-    option("no-clipping", max_grad_norm=0.0),  # of gradients, as in open_clip
+I2T, T2I = Records("repair-i2t", directions=("i2t",)), Records("repair-t2i", directions=("t2i",))
+ONE: Mapping[str, Any] = {"candidates": 1}
+PRICES = (  # the default with a part of its records: what does which money buy?
+    Method("captions-alone", I2T, fill="edits"),
+    Method("images-alone", T2I, fill="edits"),
+    Method("one-candidate", Records("one-candidate", synthesize=ONE), fill="edits"),
+    Method("images-one-candidate", replace(T2I, name="t2i-one-candidate", synthesize=ONE), fill="edits"),
 )
-OPTIONS = {method.name: method for method in _OPTIONS}
-RULED = {PLAIN, *(method.name for method in CANDIDATES)}  # what the rule compares
+HARDNESS = tuple(
+    Method(f"{name}-hardness-{alpha}", data, loss=f"hardness-{alpha}", fill=fill)
+    for name, data, fill in (("plain", None, ""), ("repair", REPAIR, "edits"))
+    for alpha in (2, 5, 9)
+)
 WO_FAILURE = Records("wo-failure", is_random=True, is_capped=True)  # the same queries
 ABLATIONS = (
-    ablation("repair-i2t", data=Records("repair-i2t", directions=("i2t",))),
-    ablation("repair-t2i", data=Records("repair-t2i", directions=("t2i",))),
+    ablation("repair-i2t", data=I2T),
+    ablation("repair-t2i", data=T2I),
     ablation("wo-failure", data=WO_FAILURE),  # random wrong answers in place of mined failures
     ablation("wo-repair", edits=False),  # the false positive, opposite the dataset's annotation
     ablation("wo-qc", data=Records("wo-qc", synthesize={"audited": False})),  # every failure is edited
@@ -113,5 +114,5 @@ CONTROLS = (  # in the batch, beside `repair-batch` and `coco-cf`: whose errors 
     Method("wrong-answers", WO_FAILURE, fill="edits"),
     Method("new-pairs", {"negative": makers.NEW_PAIRS}),
 )
-_ALL = (Method(PLAIN, loss="none"), *BASELINES, *CANDIDATES, *ABLATIONS, *CONTROLS, *_OPTIONS)
+_ALL = (Method(PLAIN, loss="none"), *BASELINES, *CANDIDATES, *PRICES, *ABLATIONS, *CONTROLS, *HARDNESS)
 METHODS = {method.name: method for method in _ALL}  # in the order of the tables

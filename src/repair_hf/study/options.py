@@ -24,6 +24,7 @@ class Size:
     batch_size: int = 128
 
 
+ORDERS = ("worst", "near-ties", "least", "one-an-image", "failed", "right")  # see `orders.PLACES`
 SPLITS = {"validation": 1000, "test": 2000}
 SIZES = {
     "tiny": Size({"train": 32, "validation": 16, "test": 24}, 8, 16, (1e-4,), (0.2,), 16),
@@ -41,7 +42,7 @@ class StudyOptions(Bounded):
     output: str = opt("runs/study", "Folder of the study.", neutral=True, main=True)
     methods: list[str] = opt(
         [],
-        "Names of methods. Default: all but those of recipes/study/options.yaml. Plain training is always added.",
+        "Names of methods. Default: all. Plain training is always added.",
         neutral=True,
         main=True,
     )
@@ -68,7 +69,7 @@ class StudyOptions(Bounded):
     )
     budgets: dict | None = opt(
         None,
-        """Parts of methods' data, as JSON: '{"samples=3500": ["coco-cf"]}'; samples=N or calls=N.""",
+        """Parts of methods' data, as JSON: '{"samples=3500": ["coco-cf"]}'; samples=N, calls=N, share=0.25.""",
         neutral=True,
     )
     batch_size: int | None = opt(None, "Pairs per batch. Default: 128, less in the tiny toy world.", least=1)
@@ -119,14 +120,21 @@ class StudyEditorOptions(EditorOptions):
     editor: str = opt("world", "Image editor of all methods, as for `repair-hf synthesize`.", main=True)
 
 
-def parse_budget(budget: str) -> tuple[str, int]:
-    """Return what a budget counts, samples or calls (LLM calls and images), and how many.
+def parse_budget(budget: str) -> tuple[str, float]:
+    """Return what a budget counts, and how many samples, how many calls, or which share of the data.
+
+    Calls are of LLM and editor. A share may be named by the order in which records are taken, one of `ORDERS`.
 
     Example:
         >>> parse_budget("calls=20000")
-        ('calls', 20000)
+        ('calls', 20000.0)
+        >>> parse_budget("worst=0.25")
+        ('worst', 0.25)
     """
-    match = re.fullmatch(r"(samples|calls)=(\d+)", budget)
-    if match is None:
-        raise UserError(f"`budgets` has {budget!r}; give samples=N or calls=N, such as calls=20000.")
-    return match[1], int(match[2])
+    match = re.fullmatch(r"(samples|calls)=(\d+)|([a-z-]+)=(0\.\d+)", budget)
+    if match is None or not {match[3]} <= {None, "share", *ORDERS}:
+        raise UserError(
+            f"`budgets` has {budget!r}; give samples=N, calls=N or share=0.25, or an order as in worst=0.25: "
+            f"{', '.join(ORDERS)}."
+        )
+    return match[1] or match[3], float(match[2] or match[4])

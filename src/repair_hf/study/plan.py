@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from repair_hf.evaluation.retrieval import DIRECTIONS
-from repair_hf.study.methods import PLAIN, RULED
+from repair_hf.study.methods import PLAIN
 from repair_hf.study.results import BASE, Cell, Row
 from repair_hf.study.setting import Setting
 
@@ -60,7 +60,7 @@ class Plan:
         for (budget, name), seed in itertools.product(self.lines, range(self.setting.options.seeds)):
             if (setting := chosen.get(name)) is not None:
                 cell = replace(setting, split="test", seed=seed, budget=budget)
-                yield from (replace(cell, split=split) for split in self.splits if split == "test" or is_ruled(cell))
+                yield from (replace(cell, split=split) for split in self.splits if split == "test" or budget == "all")
 
     def trainings(self, rows: Mapping[Cell, Row]) -> list[Cell]:
         """Return a cell of each training that is still missing; settings to come are taken to be the longest."""
@@ -70,11 +70,6 @@ class Plan:
             if name in self.names and best(space := self.space(name), rows) is None:
                 found += [max(space, key=lambda cell: cell.epochs)] * (seeds - (budget == "all"))
         return found
-
-
-def is_ruled(cell: Cell) -> bool:
-    """Return whether the rule for the default reads a cell: on validation too, and blended with the base."""
-    return cell.method in RULED and cell.budget == "all"
 
 
 def best(space: Sequence[Cell], rows: Mapping[Cell, Row]) -> Cell | None:

@@ -19,13 +19,13 @@ from repair_hf.evaluation.cases import Cases
 from repair_hf.evaluation.contrast import load_contrast
 from repair_hf.mining.mine import mine
 from repair_hf.records.dataset import NoRecords, build
-from repair_hf.runtime.draws import uniforms
 from repair_hf.runtime.files import read_json
 from repair_hf.runtime.options import changed
 from repair_hf.runtime.stage import Stage
 from repair_hf.study.making import Maker, MakerContext
 from repair_hf.study.methods import REPAIR, Method, Records
 from repair_hf.study.options import parse_budget
+from repair_hf.study.orders import PLACES, drawn
 from repair_hf.study.random_failures import random_failures
 from repair_hf.study.samples import DROPPED, SAMPLES
 from repair_hf.study.setting import Setting
@@ -34,8 +34,6 @@ from repair_hf.synthesis.loop import run_to_end
 from repair_hf.synthesis.models import ORACLE, local_weights, open_asker, open_editor, open_ledger, prompts_of
 from repair_hf.synthesis.outcome import NothingRepaired
 from repair_hf.synthesis.synthesize import synthesize
-
-KEEP_STREAM, EPOCH = 3, 2**31  # of the draws that choose a share of the data
 
 
 @dataclass(frozen=True)
@@ -47,14 +45,21 @@ class Product:
     llm_calls: int | None = None  # unknown of records from elsewhere
     images: int | None = None
 
-    def part(self, share: float) -> Product:
-        """Return a share of the data, with that share of what it asked. A larger share holds a smaller one."""
+    def part(self, share: float, order: str | None = None) -> Product:
+        """Return a share of the data, with that share of what it asked. A larger share holds a smaller one.
+
+        Args:
+            share: Of the samples.
+            order: The first in this order, one of `PLACES`; by default they are drawn.
+        """
         if share >= 1:
             return self
         is_own = has_edit(self.data) if "candidate_similarities" in self.data.column_names else np.ones(self.samples)
         own = np.flatnonzero(is_own)
-        chance = uniforms(0, np.full(len(own), EPOCH), np.arange(len(own)), KEEP_STREAM)
-        kept = np.sort(own[chance.argsort(kind="stable")[: round(share * len(own))]])
+        places = drawn(len(own)) if order is None else PLACES[order](self.data.select(own))
+        count = min(round(share * len(own)), np.isfinite(places).sum())
+        kept = np.sort(own[places.argsort(kind="stable")[:count]])
+        share = len(kept) / len(own)
         counts = [None if count is None else round(share * count) for count in (self.llm_calls, self.images)]
         return Product(self.data.select(kept), len(kept), *counts)
 
@@ -76,7 +81,8 @@ class Products:
         """
         made = {part: self._product(source, waits) for part, source in method.sources.items()}
         share = share_of(budget, list(made.values()))
-        return {part: product.part(share) for part, product in made.items()}
+        order = budget.partition("=")[0]
+        return {part: product.part(share, order if order in PLACES else None) for part, product in made.items()}
 
     def _product(self, source: Records | Maker, waits: bool) -> Product:
         if source.name not in self._made:
@@ -114,7 +120,7 @@ class Products:
             failures = random_failures(failures, pairs, setting.base)
         failures = failures.select(np.flatnonzero(np.isin(failures["direction"][:], wanted.directions)))
         chosen = changed(llm) | changed(editor) | dict(wanted.synthesize)
-        required: dict[str, Any] = {"llm": llm.llm, "editor": editor.editor, "output": folder}
+        required: dict[str, Any] = {"llm": llm.llm, "editor": editor.editor, "output": folder, "check_edits": 0}
         try:
             records = synthesize(failures, pairs, model, embed_source_images=False, **chosen | required)
         except NothingRepaired as error:  # the study leaves the method out and goes on
@@ -170,6 +176,8 @@ def share_of(budget: str, products: list[Product]) -> float:
     if budget == "all":
         return 1.0
     kind, amount = parse_budget(budget)
+    if kind not in ("samples", "calls"):
+        return amount
     names = ["samples"] if kind == "samples" else ["llm_calls", "images"]
     counts = [getattr(each, name) for each in products for name in names]
     if None in counts:

@@ -24,7 +24,7 @@ from repair_hf.runtime.run_folder import write_json
 from repair_hf.runtime.stage import Stage, claim, differences
 from repair_hf.study.losses import NEEDS
 from repair_hf.study.making import Maker
-from repair_hf.study.methods import DEFAULT, METHODS, OPTIONS, PAPER, REPAIR, Records
+from repair_hf.study.methods import DEFAULT, METHODS, PAPER, REPAIR, Records
 from repair_hf.study.options import SIZES, Size, StudyOptions, StudyPairsOptions
 from repair_hf.study.results import code_digest
 from repair_hf.study.words import MODEL as PARSER
@@ -66,7 +66,7 @@ class Setting:
 
     @cached_property
     def wanted(self) -> list[str]:
-        """The methods of the study: those that are named, or with given records `ON_RECORDS`, or all but `OPTIONS`.
+        """The methods of the study: those that are named, or with given records `ON_RECORDS`, or all.
 
         Raises:
             UserError: If a name is unknown.
@@ -75,7 +75,7 @@ class Setting:
             if name not in METHODS:
                 meant = did_you_mean([name], METHODS)
                 raise UserError(f"`methods` has {name!r}, which is unknown. {meant}Known: {', '.join(METHODS)}.")
-        every = [name for name in METHODS if name not in OPTIONS and (self.is_toy or name != "new-pairs")]
+        every = [name for name in METHODS if self.is_toy or name != "new-pairs"]
         return self.options.methods or (ON_RECORDS if self.options.records else every)
 
     def sources(self, name: str) -> list[Records | Maker]:

@@ -16,7 +16,7 @@ from repair_hf.analysis.tables import NONE, markdown
 from repair_hf.evaluation.comparison import too_few
 from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.runtime.run_folder import write_atomically
-from repair_hf.study.methods import DEFAULT, OPTIONS, PAPER, PLAIN, RULED
+from repair_hf.study.methods import PAPER, PLAIN
 from repair_hf.study.paper import Figures, both_ways
 from repair_hf.study.results import BASE, Cell, Row
 from repair_hf.study.rule import WORLDS, apply_rule
@@ -28,7 +28,7 @@ TOY = (
 )
 
 
-REFERENCES = {"gain": PLAIN, "from the paper's method": PAPER, "from the default": DEFAULT.name}
+REFERENCES = {"gain": PLAIN, "from the paper's method": PAPER}
 GAINED = tuple(f"{measure}, gain" for measure in (*MEASURES, "score"))
 PAIR = ("method", "other", "measure", "difference", "low", "high")
 PAID = ("samples", "llm_calls", "images")
@@ -114,22 +114,11 @@ TABLES = (
         [PLAIN],
     ),
     Table(
-        "options",
-        "Options of training",
-        "Each row is the default with one option of `train` changed, at its own best rate and epochs.",
-        (
-            *(*MEASURES, *(f"{measure}, from the default" for measure in MEASURES)),
-            *("learning_rate", "epochs", "steps", "seconds"),
-        ),
-        lambda cell: cell.budget == "all" and cell.method in OPTIONS,
-        [DEFAULT.name],
-    ),
-    Table(
         "blends",
         "Blended with the base",
         "The weight of the tuned model. Gains are over plain training, unblended.",
         (*MEASURES, *GAINED),
-        lambda cell: cell.budget == "all" and cell.method in RULED,
+        lambda cell: cell.budget == "all",
         [BASE],
     ),
 )
