@@ -1,6 +1,7 @@
 """Keys for the providers, and a provider on loopback."""
 
 import asyncio
+from functools import partial
 
 import pytest
 from ledgers import ledger_in
@@ -43,12 +44,23 @@ def with_asker(provider_and_loop, tmp_path):
     return run
 
 
+def _be_patient(asker, answer):
+    asker.timeout = 60.0
+    return answer
+
+
 @pytest.fixture
 def ask(with_asker):
-    """Asks one question, by an `Asker` of its own; returns the answer and the usage."""
+    """Asks one question, by an `Asker` of its own; returns the answer and the usage.
 
-    def run(script, *, model=None, shape="openai", schema=Verdict, asker=None, **question):
+    `first_timeout` is that of the first request alone, in seconds.
+    """
+
+    def run(script, *, model=None, shape="openai", schema=Verdict, asker=None, first_timeout=None, **question):
         async def work(asker):
+            if first_timeout is not None:  # the other requests have time on any machine
+                script.answers[0] = partial(_be_patient, asker, script.answers[0])
+                asker.timeout = first_timeout
             answer = await asker.ask(QUESTION, stage="audit", direction="i2t", schema=schema, **question)
             return answer, asker.usage["audit", "i2t"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from functools import partial
 
 import pytest
@@ -80,7 +79,7 @@ def test_equal_questions_share_a_payment_and_samples_do_not(with_asker):
         asked = (asker.ask(QUESTION, stage="edit", direction="i2t", sample=sample) for sample in samples)
         return await asyncio.gather(*asked), asker.usage["edit", "i2t"], asker.ledger.total[1]
 
-    script = Script(lambda: time.sleep(0.1) or "a", "b", "c", "not reached")
+    script = Script("a", "b", "c", "not reached")
     same, usage, kept = with_asker(script, partial(work, samples=[0] * 5))
     assert same == ["a"] * 5 and (usage.calls, usage.replayed, kept, len(script.bodies)) == (1, 4, 1, 1)
     for calls in (2, 0):
@@ -174,7 +173,7 @@ def test_drain_keeps_what_is_being_paid_and_gives_up_the_rest(with_asker, reply,
         for task in tasks if is_cancelled else ():
             task.cancel()
         draining = asyncio.create_task(asker.drain())
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)  # it begins
         end_of_thinking.set()
         await draining
         kept = asker.ledger.total[1]

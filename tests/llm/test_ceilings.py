@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from contextlib import suppress
+from math import inf
 
 import pytest
 from children import Child
@@ -12,7 +12,7 @@ from ledgers import ledger_in, rows
 from provider_server import ProviderServer
 
 from repair_hf.llm.ledger import BudgetSpent
-from tests.llm.paying import WORST, Till, ask_all, ask_in_child
+from tests.llm.asking import WORST, Till, ask_all, ask_in_child
 
 ROUNDING = 1e-9
 
@@ -41,22 +41,23 @@ def test_64_questions_at_once_stay_below_a_ceiling_in_calls(tmp_path):
 
 def test_three_processes_on_one_file_share_the_ceilings_and_the_answers(tmp_path):
     with ProviderServer(till := Till(0.7)) as server:
-        for ceilings in ({"max_usd": 20 * WORST}, {"max_calls": 50}):
-            children = [Child(ask_in_child, tmp_path, server.url(), 64, ceilings) for _ in range(3)]
+        for ceilings in ({"max_usd": 10 * WORST}, {"max_calls": 30}):
+            children = [Child(ask_in_child, tmp_path, server.url(), 40, ceilings) for _ in range(3)]
             assert [child.wait() for child in children] == [0] * 3, children[0].said()
             if "max_usd" in ceilings:
-                assert 19 * WORST < till.dollars <= 20 * WORST + ROUNDING
-    assert len(till.asked) == len(set(till.asked)) == 50 == len(rows(tmp_path))
+                assert 9 * WORST < till.dollars <= 10 * WORST + ROUNDING
+    assert len(till.asked) == len(set(till.asked)) == 30 == len(rows(tmp_path))
 
 
 def test_four_kills(tmp_path):
     """What was on its way counts at its worst price, and only that is asked again."""
     till, ceilings = Till(), {"max_usd": 44.5 * WORST, "concurrency": 4}
     with ProviderServer(till) as server:
-        for requests in (2, 7, 15, 26):
+        for till.answers in (1, 6, 14, 25):
             child = Child(ask_in_child, tmp_path, server.url(), 40, ceilings)
-            till.wait_for(requests)
+            till.wait_for(till.answers + 1)
             child.kill()
+        till.answers = inf
         ask_all(tmp_path, server.url(), 40, **ceilings)
         with ledger_in(tmp_path) as ledger:
             counted, _ = ledger.total
@@ -84,14 +85,15 @@ def test_bills_above_the_reserve_and_a_kill_after_each(tmp_path):
     till = Till(10.0)
     with ProviderServer(till) as server:
         ask_all(tmp_path, server.url(), 1)  # one bill is known
-        till.seconds = 3.0  # no answer comes before the kill
-        for _ in range(6):
-            child = Child(ask_in_child, tmp_path, server.url(), 64, {"max_usd": 45 * WORST, "concurrency": 2})
+        till.answers = 1
+        while True:
             before = len(till.asked)
+            child = Child(ask_in_child, tmp_path, server.url(), 64, {"max_usd": 45 * WORST, "concurrency": 2})
             while len(till.asked) == before and child.poll() is None:
                 time.sleep(0.005)
-            with suppress(ProcessLookupError):  # it has ended: the ceiling is reached
-                child.kill()
+            if child.poll() is not None:  # it has ended by itself: the ceiling is reached
+                break
+            child.kill()
         with ledger_in(tmp_path) as ledger:
             assert till.dollars <= ledger.total[0] + ROUNDING
             assert ledger.total == (pytest.approx(4 * till.bill), 4)  # a fifth would pass the ceiling

@@ -9,6 +9,7 @@ from ledgers import ledger_in, rows
 from provider_faults import ROWS, Row, as_markdown
 from provider_server import KEY, Script, Wire, error
 
+from repair_hf.llm import paid_model
 from repair_hf.llm.answers import FailedAnswer, RefusedAnswer, UnparsedAnswer
 from repair_hf.llm.provider import ProviderError
 from tests.llm.asking import BILLS, GOOD, Verdict
@@ -28,13 +29,14 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("row", "shape"), CASES)
-def test_what_happens_and_what_is_counted(row: Row, shape, ask, tmp_path):
+def test_what_happens_and_what_is_counted(row: Row, shape, ask, tmp_path, monkeypatch):
+    monkeypatch.setattr(paid_model, "MARGIN", 0.1)
     wire = row.wire(shape, GOOD)
-    asker = {"timeout": 0.5 if wire.delay else 20.0}
     script = Script(wire, GOOD)
     end, requests = ENDS.get(row.then, (None, 1))
     if requests > 1 or row.then == "used":
-        assert ask(script, shape=shape, asker=asker)[0] == Verdict(valid=True, reason="it fits")
+        answer, _ = ask(script, shape=shape, first_timeout=0.3 if wire.delay else None)
+        assert answer == Verdict(valid=True, reason="it fits")
         assert len(script.questions) == min(requests, 2)
     else:
         with pytest.raises(end) as caught:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
@@ -200,10 +200,11 @@ class Machine(RuleBasedStateMachine):
             process.tasks = [task for task in process.tasks if not task.done()]
 
 
+ON_ANY_MACHINE = settings(stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TestLedger = Machine.TestCase
-TestLedger.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+TestLedger.settings = settings(ON_ANY_MACHINE, max_examples=50)
 
 
 @pytest.mark.slow
 class TestLedgerAtLength(Machine.TestCase):
-    settings = settings(max_examples=2000, stateful_step_count=25, deadline=None)
+    settings = settings(ON_ANY_MACHINE, max_examples=2000)

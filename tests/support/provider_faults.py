@@ -87,7 +87,7 @@ def _lists(text: str) -> str:
 
 ROWS = [
     Row("429", "all wait", "nothing", _status(429, "Slow down.")),
-    Row("429 with Retry-After", "all wait", "nothing", _status(429, "Slow down.", **{"Retry-After": "0.3"})),
+    Row("429 with Retry-After", "all wait", "nothing", _status(429, "Slow down.", **{"Retry-After": "0.1"})),
     Row("500", "retried", "nothing", _status(500, "An internal error has occurred.")),
     Row("503", "retried", "nothing", _status(503, "The model is overloaded.")),
     Row("529", "retried", "nothing", _status(529, "Overloaded.")),
