@@ -2,6 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# .venv keeps the Python that made it.
+ifeq ($(origin PYTHON),command line)
+MADE_WITH := $(shell $(BIN)/python -V 2> /dev/null)
+$(if $(filter-out $(shell $(PYTHON) -V),$(MADE_WITH)),$(error .venv was made with $(MADE_WITH): run `make clean`, then this command again))
+endif
+
 # Installed without bytecode, which the first import of a file leaves: without it every process of the tests would compile torch anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -20,8 +26,8 @@ docs: .venv/ready  ## Build the documentation into build/docs. Warnings are erro
 test: .venv/ready  ## Run the tests, or those of one folder: make test ROOM=training. No network, GPU or key.
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -rs --durations=25 tests/$(ROOM)
 
-test-slow: .venv/ready  ## Run the tests of many minutes too.
-	$(BIN)/python -m pytest -m 'not gpu'
+test-slow: .venv/ready  ## Run the slow tests too, of many minutes; before a release.
+	$(BIN)/python -m pytest -m 'not gpu' --timeout 3600
 
 test-oldest: .venv-oldest/ready  ## Run the tests with the oldest releases that are supported; an environment of its own, of some GB.
 	.venv-oldest/bin/python -m pytest -W default -n 2 --dist loadfile --no-loadscope-reorder
@@ -30,7 +36,7 @@ test-page: .venv-page/ready  ## Open every page in Chromium, drive the one of `r
 	.venv-page/bin/python -m pytest -W default -rs tests/analysis/people tests/training/test_trackers.py
 
 crosscheck: .venv-crosscheck/ready  ## Hold our numbers and exports to CLIP_benchmark and open_clip, and ask a small LLM on llama.cpp; an environment of its own, of some GB.
-	.venv-crosscheck/bin/python -m pytest -W default -rs -m 'not gpu' tests/crosscheck tests/benchmarks tests/encoder/test_sentence_encoder.py
+	.venv-crosscheck/bin/python -m pytest -W default -rs -m 'not gpu' --timeout 3600 tests/crosscheck tests/benchmarks tests/encoder/test_sentence_encoder.py
 
 gpu: .venv/ready  ## Run the tests that need an NVIDIA GPU; without one, say so in one line.
 	@if [ "$$REPAIR_HF_GPU_TESTS" = cpu ] || $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; \

@@ -1,4 +1,4 @@
-"""`repair-hf run`: two rounds in a tiny toy world, killed in the second and resumed; what a later round leaves out."""
+"""`repair-hf run`: two rounds in a tiny toy world, a second run, a kill; what a later round leaves out."""
 
 import json
 import shutil
@@ -69,22 +69,10 @@ def words(recipe) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def done(words, recipe) -> tuple[Path, dict[Path, int]]:
-    """The folder of a run that was killed in its second round and resumed; the times of round 1 when it was killed."""
-    out = recipe.parent / "out"
-    child = Child(main, words)
-    while not answers(out / "round-2"):
-        assert child.poll() is None, child.said()
-        time.sleep(0.01)
-    assert child.kill() == -signal.SIGKILL and not (out / "rounds.json").exists()
-    before = first_round(out)
+def done(words, recipe) -> Path:
+    """The folder of a run of two rounds."""
     assert main(words) == 0
-    return out, before
-
-
-def first_round(out: Path) -> dict[Path, int]:
-    places = [first(out, name) for name in ("mine", "synthesize", "train")]
-    return {path: when for place in (*places, out / "round-1") for path, when in stamps(place).items()}
+    return recipe.parent / "out"
 
 
 def stamps(folder: Path) -> dict[Path, int]:
@@ -104,32 +92,48 @@ def names(table) -> list[tuple[str, ...]]:
 @pytest.fixture(scope="module")
 def again(done, words) -> tuple[set[Path], str]:
     """The same command once more: the files that it wrote, and what it showed."""
-    first = stamps(done[0])
+    first = stamps(done)
     with redirect_stdout(StringIO()) as shown:
         assert main(words) == 0
-    return {path for path, when in stamps(done[0]).items() if first.get(path) != when}, shown.getvalue()
+    return {path for path, when in stamps(done).items() if first.get(path) != when}, shown.getvalue()
 
 
-def test_goes_on_after_a_kill_and_makes_nothing_again(done, again):
-    out, before = done
-    assert len(before) > 10 and first_round(out) == before
+@pytest.mark.slow
+def test_goes_on_after_a_kill_in_its_second_round(recipe, done, tmp_path):
+    made, out = copied(recipe, tmp_path), tmp_path / "out"
+    words = ["run", str(made), "--rounds", "2", "--min-gain", "-100"]
+    child = Child(main, words)
+    while not answers(out / "round-2"):
+        assert child.poll() is None, child.said()
+        time.sleep(0.01)
+    assert child.kill() == -signal.SIGKILL and not (out / "rounds.json").exists()
+    places = [*(first(out, name) for name in ("mine", "synthesize", "train")), out / "round-1"]
+    before = {path: when for place in places for path, when in stamps(place).items()}
+    assert main(words) == 0
+    after = stamps(out)
+    assert len(before) > 10 and {path: after[path] for path in before} == before
+    for number in ("", "round-2"):  # what was made is what an uninterrupted run makes
+        assert names(load_records(out / number / "records")) == names(load_records(done / number / "records"))
+
+
+def test_a_second_run_makes_nothing_again(done, again):
     written, shown = again
-    assert written == {out / "rounds.json"}
+    assert written == {done / "rounds.json"}
     assert "stopped after 2 rounds, as requested" in shown and "evaluated on the split `validation`" in shown
 
 
 def test_a_later_round_takes_up_nothing_that_an_earlier_one_holds(done):
-    places = [done[0] / "records", done[0] / "round-2" / "records"]
+    places = [done / "records", done / "round-2" / "records"]
     first, second = ([*names(load_records(place)), *names(load_dropped(place))] for place in places)
     assert len(load_dropped(places[0])) and second and not set(first) & set(second)
-    mined = json.loads((done[0] / "round-2" / "records" / "summary.json").read_text())["directions"]
+    mined = json.loads((done / "round-2" / "records" / "summary.json").read_text())["directions"]
     assert sum(found["mined"] for found in mined.values()) == len(second)
     for number, place in enumerate(places, 1):
         assert set(load_records(place)["round"]) == {number}
 
 
 def test_trains_the_newest_checkpoint_on_all_records_and_reports_what_the_stages_measured(done):
-    out = done[0]
+    out = done
     config = yaml.safe_load((out / "round-2" / "retriever" / "config.yaml").read_text())
     assert config["model"] == str(out / "retriever")
     assert config["records"] == [str(out / "records"), str(out / "round-2" / "records")]
@@ -147,7 +151,7 @@ def test_trains_the_newest_checkpoint_on_all_records_and_reports_what_the_stages
 
 
 def test_each_round_is_compared_with_as_many_steps_without_records_from_the_same_base(done, again, capsys):
-    out, (_, shown) = done[0], again
+    out, (_, shown) = done, again
     configs = [yaml.safe_load((out / f"round-{n}" / "plain" / "config.yaml").read_text()) for n in (1, 2)]
     assert [each["model"] for each in configs] == ["world/base", str(out / "round-1" / "plain")]
     assert [each["records"] for each in configs] == [None, None]
@@ -209,8 +213,8 @@ def test_all_rounds_count_in_their_order(tmp_path):
 
 
 def test_names_of_a_round_twice_are_refused(done, capsys):
-    place = str(done[0] / "records")
-    train = ["train", "--config", str(done[0].parent / "tiny" / "train.yaml"), "--output", str(done[0] / "x")]
+    place = str(done / "records")
+    train = ["train", "--config", str(done.parent / "tiny" / "train.yaml"), "--output", str(done / "x")]
     assert main([*train, "--records", place, place]) == 2
     assert "stand in more than one of" in capsys.readouterr().err
 

@@ -14,6 +14,7 @@ TOKEN = "hf_goodgoodgoodgoodgood"
 CAPTIONS = ["a dog on a beach", "two cats on a sofa"]
 
 
+@pytest.mark.slow
 def test_each_snippet_of_the_card_runs(clip_folder, tmp_path):
     # nothing to resize: with torchvision installed, transformers resizes differently
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 
 import pytest
 from hub_server import Fault
@@ -60,6 +61,22 @@ result = [len(load("me/rounds", revision=each)) for load in (load_records, load_
     assert len([name for name in names if name.startswith("records/")]) == 1  # the old file is gone
     _, _, error = push(folder, "me/rounds", "--tag", "round-1")
     assert "Nothing was pushed: the tag 'round-1'" in error
+
+
+def test_a_model_is_pushed_with_its_card_and_loads_by_its_id(hub, client, clip_folder, tmp_path):
+    folder = shutil.copytree(clip_folder, tmp_path / "clip")
+    code, printed, error = client.main("push", "model", folder, "--repo", "me/clip-alone")
+    assert code == 0 and f"-> {hub.url}/me/clip-alone" in printed, error
+    sent = hub.files("model", "me/clip-alone")
+    assert sent["model.safetensors"] == (folder / "model.safetensors").read_bytes()
+    assert "pipeline_tag" in sent["README.md"].decode()
+    there, here = client.run(
+        f"""
+from repair_hf.encoder.dual_encoder import DualEncoder
+result = [DualEncoder.from_pretrained(f).digest for f in ("me/clip-alone", {str(folder)!r})]
+"""
+    )
+    assert there == here
 
 
 def test_private_means_private(hub, push, stranger, folder):

@@ -11,6 +11,7 @@ from repair_hf.hub.files import pack_model
 from repair_hf.runtime.options import UserError
 
 
+@pytest.mark.slow
 def test_trains_from_the_hub_alone_and_pushes_what_it_trained(
     hub, client, push, folder, clip_folder, pairs_folder, tmp_path
 ):
@@ -75,6 +76,7 @@ def test_a_link_out_of_the_folder_is_not_sent(clip_folder, tmp_path, name):
         pack_model(tmp_path / "clip", "me/clip", scratch=tmp_path / "scratch")
 
 
+@pytest.mark.slow
 def test_an_adapter_is_pushed_alone_or_with_a_base_that_is_not_on_the_hub(
     hub, client, clip_folder, pairs_folder, tmp_path, caplog
 ):
