@@ -1,5 +1,7 @@
 """`ranks.parquet` and its comparison, against loops over the whole matrix; intervals are those of scipy."""
 
+import itertools
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -17,7 +19,13 @@ from repair_hf.evaluation.comparison import (
 )
 from repair_hf.evaluation.intervals import Draws, interval
 from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_direction, save_table
-from repair_hf.evaluation.retrieval import evaluate_retrieval, rank_queries, resample_retrieval, retrieval_metrics
+from repair_hf.evaluation.retrieval import (
+    evaluate_retrieval,
+    random_metrics,
+    rank_queries,
+    resample_retrieval,
+    retrieval_metrics,
+)
 from repair_hf.runtime.options import UserError
 
 # Captions of each image: one each; seven for some; a single image; a single image with a single caption.
@@ -91,6 +99,21 @@ def test_metrics_and_intervals_are_those_of_the_slow_ranks(pairs, kind):
             expected = np.array([of(own[some]) for some in queries])
             np.testing.assert_allclose(samples[f"{way}_{name}"], expected, rtol=1e-12)
             assert interval(samples[f"{way}_{name}"]) == pytest.approx(tuple(np.quantile(expected, [0.025, 0.975])))
+
+
+def test_a_random_retriever_scores_the_mean_over_all_orders():
+    caption_image = np.array([0, 0, 1, 2, 2, 2])
+    positives = {"i2t": [np.flatnonzero(caption_image == image) for image in range(3)], "t2i": caption_image[:, None]}
+    expected = random_metrics(caption_image, 3, ks=(1, 2))
+    for direction, n_candidates in (("i2t", 6), ("t2i", 3)):
+        ranks = np.array(
+            [
+                [1 + min(order.index(row) for row in rows) for rows in positives[direction]]
+                for order in itertools.permutations(range(n_candidates))
+            ]
+        )
+        for name, value in {"R@1": ranks <= 1, "R@2": ranks <= 2, "MRR": 1 / ranks}.items():
+            assert expected[f"{direction}_{name}"] == pytest.approx(value.mean()), name
 
 
 def test_every_change_is_counted_by_direction():

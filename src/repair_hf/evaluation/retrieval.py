@@ -111,4 +111,37 @@ def query_values(rank: np.ndarray, ks: Sequence[int] = KS) -> dict[str, np.ndarr
     return {f"R@{k}": (rank <= k).astype(np.float64) for k in ks} | {"MRR": 1 / rank}
 
 
+def random_metrics(caption_image: np.ndarray, n_images: int, *, ks: Sequence[int] = KS) -> dict[str, float]:
+    """Return what a retriever that ranks at random is expected to score: the same metrics but the median rank.
+
+    Args:
+        caption_image: (M,) index of each caption's image.
+        n_images: N.
+        ks: The K of each Recall@K.
+
+    Example:
+        >>> random_metrics(np.array([0, 0, 1, 1]), 2, ks=[1])["t2i_R@1"]
+        0.5
+    """
+    captions = np.bincount(caption_image, minlength=n_images)  # (N,) positives of each image
+    positives = {"i2t": (captions, len(caption_image)), "t2i": (np.ones(len(caption_image), int), n_images)}
+    metrics: dict[str, float] = {}
+    for direction, (counts, n_candidates) in positives.items():
+        distinct, queries = np.unique(counts, return_counts=True)
+        terms = [_of_random_order(count, n_candidates, ks) for count in distinct]
+        for name in terms[0]:
+            values = [term[name] for term in terms]
+            metrics[f"{direction}_{name}"] = float(np.average(values, weights=queries))
+    return metrics
+
+
+def _of_random_order(n_positives: int, n_candidates: int, ks: Sequence[int]) -> dict[str, float]:
+    """Return the expected values of a query: its best positive has rank r if the r - 1 candidates before are none."""
+    rank = np.arange(1, n_candidates + 1)
+    is_positive = np.minimum(n_positives / (n_candidates - rank + 1), 1.0)  # given that none came before
+    none_before = np.concatenate([[1.0], np.cumprod(1 - is_positive)[:-1]])
+    chance = is_positive * none_before  # of each rank, (n_candidates,)
+    return {name: float(chance @ values) for name, values in query_values(rank, ks).items()}
+
+
 METRICS = list(retrieval_metrics(dict.fromkeys(DIRECTIONS, np.ones(1))))  # names of the metrics
