@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -40,7 +42,26 @@ def test_mine_ends_with_the_command_that_shows_what_it_found(pairs_folder, mined
     assert page.index("text → image") < page.index("image → text")
     assert all(name in cards[0] for name in ("query", "ground truth", "false positive", "cosine"))
     assert "<script" not in page and "edit" not in cards[0]
-    assert all(f"{word}?" in page for word in ("Wrong annotations", "Equal captions", "Near-identical images"))
+    assert all(f"{word}?" in page for word in ("Wrong annotations", "Equal captions", "Copies"))
+
+
+def test_a_first_look_takes_a_folder_alone_and_has_the_price_of_a_dry_run(
+    pairs_folder, clip_folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GEMINI_API_KEY", "not-a-key")
+    words = ["mine", str(pairs_folder), "--split", "all", "--model", str(clip_folder)]
+    assert main([*words, "--editor", "gemini/gemini-2.5-flash-image"]) == 0
+    printed, page = capsys.readouterr().out, Path("runs/look/sheet.html").read_text()
+    assert [str(path) for path in Path().iterdir()] == ["runs"] and len([*Path("runs").iterdir()]) == 1
+    assert "max_queries: 1000\n" in Path("runs/look/config.yaml").read_text()
+    assert all(text in page for text in ("What fails", "Copies?", "What a repair costs")) and page.count("<img") > 6
+    dollars = re.search(r"in all +\$([\d.]+)", printed)[1]
+    assert float(dollars) > 0 and page.count(f"${dollars}") >= 2
+    (synthesize,) = re.findall(r"^next: repair-hf (synthesize .*)$", printed, re.MULTILINE)
+    assert "--limit 100 " in synthesize
+    assert main([*shlex.split(synthesize), "--dry-run"]) == 0
+    assert f"Whole price: ${dollars}:" in capsys.readouterr().out
 
 
 def test_analyze_counts_what_a_slow_look_counts(mined, tmp_path, capsys):
@@ -93,7 +114,7 @@ def test_near_identical_images_are_named(clip_folder, pairs_folder, tmp_path):
         for row in table.table.to_dict("records")
         if row["direction"] == "t2i" and row["fp_rank"] < row["gt_rank"]
     )
-    assert counts(tmp_path / "out")["Near-identical images", "t2i"] >= twins > 0
+    assert counts(tmp_path / "out")["Copies", "t2i"] >= twins > 0
 
 
 def test_what_is_for_records_alone_is_an_error(mined, capsys):

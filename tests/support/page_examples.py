@@ -65,8 +65,9 @@ def write_pages(folder: Path, records_folder: Path, pairs: Pairs, records: Datas
     rows = [odd(row, text) for row, text in zip(sample_records(records, n=6).rows, 2 * ODD, strict=True)]
     mined = [row | {"margin": 0.125} for row in rows]
     questions = ["question", "direction", "failures", "of", "share"], [["Are both right?", "t2i", "1", "2", "0.500"]]
+    tables = [("Is a repair worth it?", questions, "Counted among all failures.")]
     (folder / "show.html").write_text(gallery(RecordSample(rows, {"t2i": 3, "i2t": 3})))
-    (folder / "mined.html").write_text(gallery(RecordSample(mined, {"t2i": 3, "i2t": 3}, "mined"), questions))
+    (folder / "mined.html").write_text(gallery(RecordSample(mined, {"t2i": 3, "i2t": 3}, "mined", tables)))
     (folder / "grids.html").write_text(render("grids.html", grids=draw_grids(records, pairs, n=2, anchor="any").grids))
     reports = {f"report-{place.name}": place / "report" / "report.html" for place in (run, empty)}
     return reports | {name: folder / f"{name}.html" for name in ("show", "mined", "grids")}

@@ -12,7 +12,7 @@ import pandas as pd
 from repair_hf.analysis.record_sample import RecordSample, draw_places
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.run_data import PairsPlace, recorded_pairs, synthesis_folders
-from repair_hf.analysis.tables import percent
+from repair_hf.analysis.tables import SIDES, percent
 from repair_hf.mining.failures import FILE, REMEDY, load_failures, miner_of
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
@@ -71,7 +71,7 @@ def sample_failures(mined: Mined, *, n: int, direction: str | None = None) -> Re
     ordered = table[is_wanted].sort_values(["direction", "margin"], ascending=False, kind="stable")  # t2i first
     largest = [own.head(share.get(direction, 0)) for direction, own in ordered.groupby("direction", sort=False)]
     rows = [_row(row, mined.pairs) | {"retriever": retriever} for row in pd.concat(largest).to_dict("records")]
-    return RecordSample(rows, counts, "mined", len(table))
+    return RecordSample(rows, counts, "mined", n_mined=len(table))
 
 
 def questions(mined: Mined) -> Finding:
@@ -101,9 +101,7 @@ def questions(mined: Mined) -> Finding:
     if cosine is None:
         note += " Images were not compared: their vectors are no longer stored."
     else:
-        checks[f"Near-identical images? The right and the wrong one have a cosine of {NEAR:g} or more"] = (
-            cosine >= NEAR
-        )
+        checks[f"Copies? The right and the wrong image have a cosine of {NEAR:g} or more"] = cosine >= NEAR
     counts = pd.DataFrame({"question": list(checks)})
     cells = counts.copy()
     for direction in DIRECTIONS:
@@ -111,7 +109,7 @@ def questions(mined: Mined) -> Finding:
         total, hits = int(is_counted.sum()), [int((is_counted & is_hit).sum()) for is_hit in checks.values()]
         counts[direction] = hits
         counts[f"{direction}, of"] = total
-        cells[f"{direction}, of {total:,}"] = [f"{count:,} ({percent(count, total)})" for count in hits]
+        cells[f"{SIDES[direction]}, of {total:,}"] = [f"{count:,} ({percent(count, total)})" for count in hits]
     return Finding("questions", "Is a repair worth it?", note, cells, data=counts)
 
 

@@ -21,7 +21,17 @@ class SourceOptions(Bounded):
 
 
 @dataclass(kw_only=True)
-class ShowOptions(Bounded):
+class PriceOptions(Bounded):
+    """Whose price a page of mined failures states; nothing is asked or paid."""
+
+    _argument_group_name = "price"
+
+    llm: str = opt("gemini/gemini-3.5-flash-lite", "LLM to price on a page of mined failures.", main=True)
+    editor: str = opt("black-forest-labs/FLUX.2-klein-4B", "Image editor to price there.", main=True)
+
+
+@dataclass(kw_only=True)
+class ShowOptions(PriceOptions):
     """Which records to draw."""
 
     n: int = opt(12, "Records to draw, half of each direction.", least=1)

@@ -16,7 +16,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from repair_hf.analysis.record_sample import ROLE_NAMES, RecordSample, marked_texts
-from repair_hf.analysis.tables import Rows
 from repair_hf.pairs.images import in_rgb
 from repair_hf.records.columns import REASONS
 from repair_hf.runtime.options import UserError
@@ -71,14 +70,11 @@ def check_page(path: Path) -> None:
         raise UserError(f"{path} is no page of repair_hf, so it is not overwritten; give another --output.")
 
 
-def gallery(sample: RecordSample, questions: Rows | None = None, checked: str = "") -> str:
-    """Write the page of `repair-hf show`.
-
-    `questions` are heads and rows of a table above the cards; `checked` says how many edits fit their query.
-    """
+def gallery(sample: RecordSample, checked: str = "") -> str:
+    """Write the page of `repair-hf show`; `checked` says how many edits fit their query."""
     sections = [(name, f"{meaning} · {count}", [*map(card, rows)]) for name, meaning, count, rows in sample.sections]
     named = {"title": sample.title, "provenance": sample.provenance, "checked": checked}
-    return render("gallery.html", sections=sections, questions=questions, **named)
+    return render("gallery.html", sections=sections, tables=sample.tables, **named)
 
 
 def card(row: dict[str, Any]) -> dict[str, Any]:

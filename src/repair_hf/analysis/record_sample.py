@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from datasets import Dataset
 
+from repair_hf.analysis.tables import Rows
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import DIRECTIONS, MODALITIES
 from repair_hf.records.images import lacks_images, record_at, restore_images
@@ -39,6 +40,7 @@ class RecordSample:
     rows: list[dict[str, Any]]
     available: dict[str, int]  # direction -> how many rows there were to draw from
     kind: Literal["repaired", "dropped", "mined"] = "repaired"
+    tables: Sequence[tuple[str, Rows, str]] = ()  # above the cards: title, heads and rows, note
     n_mined: int = 0  # false positives that were mined, of which those that outrank the ground truth are available
     lacks_images: bool = False  # of queries, ground truths or false positives, which are shown by their ids
 

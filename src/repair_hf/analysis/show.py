@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from repair_hf.analysis.checked import checked_in, describe_checked
+from repair_hf.analysis.first_look import missed, price
 from repair_hf.analysis.grids import GridSample, draw_grids
 from repair_hf.analysis.mined import is_mined, load_mined, questions, sample_failures
 from repair_hf.analysis.options import ShowOptions
 from repair_hf.analysis.pages import check_page, gallery, render
 from repair_hf.analysis.record_sample import RecordSample, sample_records
 from repair_hf.analysis.run_data import PairsPlace, moved_pairs, recorded_pairs
-from repair_hf.analysis.tables import Rows
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.runtime.options import UserError, fill
 from repair_hf.runtime.run_folder import write_atomically
@@ -44,8 +45,8 @@ def show(
     (wanted,) = fill([ShowOptions], options | {"output": str(path)}, "show")
     sample: RecordSample | GridSample
     if is_mined(records):
-        sample, questions_of_mine = _of_mine(str(records), wanted, pairs)
-        page = gallery(sample, questions_of_mine)
+        sample = _of_mine(str(records), wanted, pairs)
+        page = gallery(sample)
     elif wanted.anchor is not None:
         sample = _grids_of(str(records), wanted, pairs)
         page = render("grids.html", grids=sample.grids)
@@ -82,10 +83,12 @@ def _grids_of(place: str, options: ShowOptions, pairs: PairsPlace) -> GridSample
     return draw_grids(load_records(place), recorded_pairs(place, pairs), n=options.n, anchor=options.anchor)
 
 
-def _of_mine(place: str, options: ShowOptions, pairs: PairsPlace) -> tuple[RecordSample, Rows]:
+def _of_mine(place: str, options: ShowOptions, pairs: PairsPlace) -> RecordSample:
     for name in ("error_type", "dropped", "anchor"):
         value = getattr(options, name)
         if value is not None:
             raise UserError(f"`{name}` {value} is for records, and {place} holds mined failures. Leave it out.")
     mined = load_mined(place, pairs)
-    return sample_failures(mined, n=options.n, direction=options.direction), questions(mined).rows
+    sample = sample_failures(mined, n=options.n, direction=options.direction)
+    findings = missed(mined), questions(mined), price(mined, options)
+    return replace(sample, tables=[(finding.title, finding.rows, finding.note) for finding in findings])

@@ -7,9 +7,10 @@ speaks against a repair, and sorts the failures by margin.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from repair_hf.analysis.options import ShowOptions, SourceOptions
-from repair_hf.cli.subcommands import suggest
+from repair_hf.cli.subcommands import print_table, suggest
 from repair_hf.runtime.options import Bounded, fields_of, need
 
 EPILOG = """examples:
@@ -33,11 +34,16 @@ OPTIONS = (PlaceOptions, ShowOptions, SourceOptions)
 
 
 def run(place: PlaceOptions, options: ShowOptions, source: SourceOptions) -> None:
+    draw(place.records, options, source.pairs)
+
+
+def draw(records: str, options: ShowOptions, pairs: Any) -> None:
+    """Write the page of records or failures, and print how many are on it and what the repair of failures costs."""
     from repair_hf.analysis.grids import GridSample
     from repair_hf.analysis.show import sheet_path, show
 
     wanted = {name: getattr(options, name) for name in fields_of(ShowOptions)}
-    sample, path = show(place.records, pairs=source.pairs, **wanted), sheet_path(place.records, options.output)
+    sample, path = show(records, pairs=pairs, **wanted), sheet_path(records, options.output)
     if isinstance(sample, GridSample):
         print(f"show   {len(sample.grids)} grids; {sample.available:,} anchors have a whole one   -> {path}")
         return
@@ -48,4 +54,8 @@ def run(place: PlaceOptions, options: ShowOptions, source: SourceOptions) -> Non
     if sample.lacks_images:
         print("Missing pictures are shown by their ids; --pairs shows them.")
     if sample.n_mined:
-        suggest("analyze", place.records)
+        title, (heads, rows), note = sample.tables[-1]
+        print(f"\n{title}")
+        print_table(heads, rows)
+        print(note)
+        suggest("analyze", records)
