@@ -31,6 +31,8 @@ class Rich(BaseModel):
         '```json\n{"valid": false}\n```',
         '```\n{"valid":false}```',
         'I looked closely.\n{"valid": false}\nThat is all.',
+        'The braces { and } mean nothing. Answer: {"valid": false}',
+        'The caption {a red dog} does not fit {it}.\n{\n  "valid": false\n}',
     ],
 )
 def test_finds_the_object(text):
@@ -50,7 +52,6 @@ def test_finds_the_object(text):
         '{"draft": {"valid": false}, "valid": tr',
         '[{"valid": true}, {"valid": false}]',
         '{"valid": true} No, wait. {"valid": false}',
-        'The braces { and } mean nothing. Answer: {"valid": false}',
         '{"valid": false, "reason": 3}',
         "{" * 5000,
         '{"a":' * 5000,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import traceback
 import weakref
 from pathlib import Path
@@ -21,6 +22,7 @@ from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.finished import TaskFile
 from repair_hf.synthesis.loop import WORKERS, run_to_end, work_through
 from repair_hf.synthesis.record_builder import RepairTask
+from repair_hf.synthesis.schemas import Verdict
 
 PACKAGE = Path(repair_hf.__file__).parent
 
@@ -108,15 +110,21 @@ def test_after_an_error_nothing_new_is_sent_and_answers_on_their_way_arrive(tmp_
 
 
 def test_tasks_that_wait_in_a_file_come_back_as_they_were(tmp_path):
-    tasks = [RepairTask(n, {"direction": "i2t", "fp_score": 0.5}, {"q": 0, "gt": 1, "fp": 7 - n}) for n in range(3)]
-    tasks[0].candidates = ["a dog", None]
+    ways = ("i2t", "i2t", "t2i")
+    tasks = [
+        RepairTask(n, {"direction": way, "gt_rank": 2}, {"q": 0, "gt": 1, "fp": 7 - n}) for n, way in enumerate(ways)
+    ]
+    tasks[0].candidates, tasks[0].error_types = ["a dog\non a \u2028 hill", None], ["Object"]
+    tasks[0].verdict = Verdict(gt_reason="", gt_valid=True, fp_reason='No "dog".', fp_too_similar=False)
     tasks[1].drop("no_op", "it is right")
+    tasks[2].candidates = [tmp_path / "a.png", None]
     file = TaskFile(tmp_path / "finished", 5)
     for task in tasks[::-1]:
         file.add(task)
     assert [file.read(n) for n in range(3)] == tasks
     assert (file.offsets >= 0).tolist() == [True] * 3 + [False] * 2
-    assert file.fps["i2t"].tolist() == [7, -1, 5, -1, -1] and set(file.fps["t2i"]) == {-1}
+    assert file.fps["i2t"].tolist() == [7, -1, -1, -1, -1] and file.fps["t2i"].tolist() == [-1, -1, 5, -1, -1]
+    assert [json.loads(line)["number"] for line in file.path.read_text().rstrip().split("\n")] == [2, 1, 0]
 
 
 def ours(code) -> str | None:

@@ -6,6 +6,7 @@ or malformed answer never counts as a verdict.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ Schema = TypeVar("Schema", bound=BaseModel)
 # Keywords of JSON schema that the strict mode of the OpenAI protocol supports. The rest (lengths, patterns) is checked
 # in the answer; titles and descriptions would add instructions to the prompt.
 _SHAPE = ("type", "properties", "items", "enum", "const", "anyOf", "$ref", "$defs")
+_BEGIN = re.compile(r'\{\s*"')  # of a JSON object, in contrast to braces in prose
 
 
 class AnswerError(Exception):
@@ -63,11 +65,11 @@ def read_answer(text: str, finish: str, schema: type[Schema] | None) -> Schema |
         raise UnparsedAnswer("the answer was empty")
     if schema is None:
         return text.strip()
-    start, end = text.find("{"), text.rfind("}") + 1  # it may stand in a code fence, or within prose
-    if start < 0 or end == 0:
+    begin, end = _BEGIN.search(text), text.rfind("}") + 1  # it may stand in a code fence, or within prose
+    if begin is None or end == 0:
         raise UnparsedAnswer(f"the answer holds no JSON object; it was: {_shortened(text)}")
     try:
-        return schema.model_validate_json(text[start:end], strict=True)
+        return schema.model_validate_json(text[begin.start() : end], strict=True)
     except ValidationError as error:
         faults = (f"{'.'.join(map(str, fault['loc'])) or 'answer'}: {fault['msg']}" for fault in error.errors())
         raise UnparsedAnswer(f"{'; '.join(faults)}; it was: {_shortened(text)}") from error

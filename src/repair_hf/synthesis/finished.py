@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from datasets import Dataset
+from pydantic import TypeAdapter
 
 from repair_hf.encoder.embedder import Embedder
 from repair_hf.llm.asker import Asker
@@ -29,12 +29,14 @@ RECORDS, DROPPED = "records.arrow", "dropped.arrow"
 COPY = 0.999  # similarity of an edited image to its source from which on it counts as a copy
 MANY = 0.2  # share of copies that is a warning
 
+_TASK = TypeAdapter(RepairTask)
+
 
 class TaskFile:
-    """A file of finished tasks, because a million of them would fill the memory.
+    """A file of finished tasks, one a line, because a million of them would fill the memory.
 
     Args:
-        path: The file; it is made anew.
+        path: The file, JSON Lines; it is made anew.
         count: How many failures there are.
 
     Attributes:
@@ -50,14 +52,17 @@ class TaskFile:
     def add(self, task: RepairTask) -> None:
         with self.path.open("ab") as file:
             self.offsets[task.number] = file.tell()
-            pickle.dump(task, file)
+            file.write(_TASK.dump_json(task) + b"\n")
         if task.reason is None:
             self.fps[task.direction][task.number] = task.at["fp"]
 
     def read(self, number: int) -> RepairTask:
         with self.path.open("rb") as file:
             file.seek(self.offsets[number])
-            return pickle.load(file)
+            task = _TASK.validate_json(file.readline())
+        if task.direction == "t2i":
+            task.candidates = [path and Path(path) for path in task.candidates]
+        return task
 
 
 class FinishedTasks:
@@ -138,24 +143,32 @@ class Finish:
         A failure whose check has no answer yet is in neither.
         """
 
-        def rows(*, dropped: bool) -> Iterator[dict[str, Any]]:
-            for number in self.tasks.numbers:
-                if number in checks.waiting:
-                    continue
+        finished = [number for number in self.tasks.numbers if number not in checks.waiting]
+        dropped = [number for number in finished if self._is_dropped(number, checks)]
+        kept = sorted(set(finished) - set(dropped))
+
+        def read(numbers: list[int]) -> Iterator[RepairTask]:
+            for number in numbers:
                 task = self.tasks.read(number)
                 task.selection = self.selections.get(number)
                 if task.selection is not None and task.selection.candidate is None:
                     task.drop("no_op", "no candidate differs from the false positive")
                 checks.apply(task)
-                if dropped == (task.reason is not None):
-                    yield (self.builder.columns(task) if dropped else self.builder.record(task)) | self.made_by
+                yield task
 
-        records = build(rows(dropped=False), self.folder / RECORDS)
-        failures = build(rows(dropped=True), self.folder / DROPPED, DROPPED_FEATURES)
+        rows = (self.builder.record(task) | self.made_by for task in read(kept))
+        records = build(rows, self.folder / RECORDS)
+        rows = (self.builder.columns(task) | self.made_by for task in read(dropped))
+        failures = build(rows, self.folder / DROPPED, DROPPED_FEATURES)
         self.tasks.delete()
         _warn_of_copies(records)
         save_records(self.folder, records, failures, embed_source_images=self.options.embed_source_images)
         return records, failures
+
+    def _is_dropped(self, number: int, checks: Checks) -> bool:
+        """Return whether a finished task has no candidates, none that changes anything, or an edit that does not fit."""
+        selection = self.selections.get(number)
+        return selection is None or selection.candidate is None or number in checks.dropped
 
     def _select(self) -> dict[int, Selection]:
         """Select for each task with candidates, by its number."""
