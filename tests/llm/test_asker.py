@@ -76,15 +76,19 @@ def test_an_answer_that_was_cut_off_gets_more_room_and_a_model_that_thinks_too(a
 
 def test_equal_questions_share_a_payment_and_samples_do_not(with_asker):
     async def work(asker, samples):
+        asker.ledger.database.set_trace_callback(lambda statement: looks.append(statement.startswith("SELECT text")))
         asked = (asker.ask(QUESTION, stage="edit", direction="i2t", sample=sample) for sample in samples)
         return await asyncio.gather(*asked), asker.usage["edit", "i2t"], asker.ledger.total[1]
 
+    looks: list[bool] = []
     script = Script("a", "b", "c", "not reached")
     same, usage, kept = with_asker(script, partial(work, samples=[0] * 5))
     assert same == ["a"] * 5 and (usage.calls, usage.replayed, kept, len(script.bodies)) == (1, 4, 1, 1)
     for calls in (2, 0):
+        looks.clear()
         answers, usage, _ = with_asker(script, partial(work, samples=range(3)))
         assert answers[0] == "a" and sorted(answers) == ["a", "b", "c"] and usage.calls == calls
+        assert sum(looks) == 3  # once for each question
     assert len({body["seed"] for body in script.bodies}) == 3
 
 

@@ -142,9 +142,10 @@ class PaidModel:
     async def pay(
         self, key: str, topic: Topic, worst: Callable[[], float], send: Callable[[], Awaitable[Reply]]
     ) -> tuple[Reply, bool]:
-        """Return the answer to a question, and whether it was paid now, for this caller.
+        """Return the answer to a question that the caller did not find in the ledger, and whether it was paid now.
 
-        Equal questions that are asked at the same time share a payment.
+        Equal questions that are asked at the same time share a payment, for one of the callers. If another process
+        has paid meanwhile, its answer is returned.
 
         Args:
             key: Digest of what is asked.
@@ -156,8 +157,6 @@ class PaidModel:
             FailedAnswer: If it was rejected or all attempts failed, and the run can go on without the answer.
             RunStopped: If it cannot go on.
         """
-        if (reply := self.ledger.find(key)) is not None:
-            return reply, False
         task = self._tasks.get(key)
         if task is not None:
             return (await asyncio.shield(task))[0], False

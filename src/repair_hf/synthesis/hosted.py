@@ -106,13 +106,15 @@ class HostedEditor(PaidModel):
         """Buy an image, or note why there is none; a file that is there stays."""
         for attempt in range(ATTEMPTS):
             key = f"{path.stem}-{attempt}"
-            known = self.ledger.find(key)
-            if known is not None and known.text:
+            reply, is_new = self.ledger.find(key), False
+            if reply is not None and reply.text:
                 if path.is_file():  # another process has just made it
                     return
                 await self.ledger.forget(key)  # its file was deleted, or is damaged
-            send = partial(self._send_and_save, image, prompt, path)
-            reply, is_new = await self.pay(key, Topic("edit", "t2i", self.model), lambda: self.worst, send)
+                reply = None
+            if reply is None:
+                send = partial(self._send_and_save, image, prompt, path)
+                reply, is_new = await self.pay(key, Topic("edit", "t2i", self.model), lambda: self.worst, send)
             self.usage.add(reply, replayed=not is_new)
             if is_new:
                 self.circuit.note(None if reply.text else reply.finish)
