@@ -24,6 +24,13 @@ from repair_hf.runtime.options import UserError
 FOUR = dict(max_steps=4, save_strategy="steps", save_steps=2)
 # peft asks by a name of which transformers warns
 OLD_NAME = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+OTHER_ADAPTERS = [  # than plain LoRA
+    {"use_dora": True},
+    {"bias": "lora_only"},
+    {"init_lora_weights": "pissa"},
+    {"init_lora_weights": "olora"},
+    {"trainable_token_indices": {"token_embedding": [3]}},
+]
 
 
 def moved(model):
@@ -94,16 +101,7 @@ def test_what_cannot_be_blended_is_an_error(clip):
 
 
 @OLD_NAME
-@pytest.mark.parametrize(
-    "kind",
-    [
-        {"use_dora": True},
-        {"bias": "lora_only"},
-        {"init_lora_weights": "pissa"},
-        {"init_lora_weights": "olora"},
-        {"trainable_token_indices": {"token_embedding": [3]}},
-    ],
-)
+@pytest.mark.parametrize("kind", OTHER_ADAPTERS)
 def test_other_adapters_than_plain_lora_are_refused_before_training(clip, kind):
     """Scaling their update would not give `base + weight * (tuned - base)`."""
     model = get_peft_model(clip, LoraConfig(r=2, target_modules=["q_proj"], **kind))
@@ -208,13 +206,16 @@ def test_a_blend_needs_the_base_of_its_training(clip, clip_folder, repaired, fit
 
 
 @OLD_NAME
-@pytest.mark.parametrize("kind", [{"use_dora": True}, {"bias": "lora_only"}, {"init_lora_weights": "pissa"}])
+@pytest.mark.parametrize("kind", OTHER_ADAPTERS)
 def test_other_adapters_are_blended_as_whole_weights(clip_folder, repaired, fit, tmp_path, kind):
     config = LoraConfig(r=2, target_modules=["q_proj"], **kind)
     fit(repaired, "tuned", model=str(clip_folder), peft_config=config)
     names = (clip_folder, tmp_path / "tuned")
     base, tuned = (weights(DualEncoder.from_pretrained(name, device="cpu").model) for name in names)
-    for weight in (0.0, 0.5):
+    moves = {name for name, value in base.items() if not tuned[name].allclose(value)}
+    tokens = "text_model.embeddings.token_embedding.weight"
+    assert any("q_proj" in name for name in moves) and (tokens in moves) == ("trainable_token_indices" in kind)
+    for weight in (0.0, 0.5, 1.0):
         folder = tmp_path / f"{weight}"
         export_blend(tmp_path / "tuned", clip_folder, weight, folder)
         for name, value in weights(DualEncoder.from_pretrained(folder, device="cpu").model).items():

@@ -166,7 +166,7 @@ class Finish:
         return records, failures
 
     def _is_dropped(self, number: int, checks: Checks) -> bool:
-        """Return whether a finished task has no candidates, none that changes anything, or an edit that does not fit."""
+        """Return whether a task has no candidate, none that changes anything, or an edit that does not fit."""
         selection = self.selections.get(number)
         return selection is None or selection.candidate is None or number in checks.dropped
 
