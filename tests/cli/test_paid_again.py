@@ -1,5 +1,6 @@
 """`repair-hf synthesize` with a hosted LLM and a hosted editor pays for nothing that its ledger has."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,19 @@ def test_runs_with_one_ledger_pay_once_and_make_damaged_images_again(hosted, tmp
     other = ["--ledger", str(tmp_path / "one" / "summary.json")]
     assert synthesize(tmp_path / "four", *other) == 2
     assert "summary.json cannot be used as a ledger" in capsys.readouterr().err
+
+
+def test_a_ledger_that_was_named_from_another_folder_is_found(inputs, tmp_path, monkeypatch, capsys):
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    words = ["--llm", "world/oracle", "--editor", "world", "--ledger", "paid.sqlite", "--output", "records"]
+    assert main(["synthesize", *inputs, *words]) == 0
+    monkeypatch.chdir(tmp_path / "there")
+    capsys.readouterr()
+    assert main(["analyze", "--calls", "../here/records"]) == 0
+    calls = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert calls and {call["run"] for call in calls} == {"records"}
 
 
 def test_a_ceiling_on_calls_counts_answers_and_images_as_the_table_does(hosted, tmp_path, capsys):

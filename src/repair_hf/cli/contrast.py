@@ -37,11 +37,12 @@ def run(
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.run_folder import RunStopped
     from repair_hf.synthesis.contrast import ContrastSet
+    from repair_hf.synthesis.models import check_models
 
     wanted = ContrastSet(load_wanted(pairs_options), llm, editor, options, output=stage.output)
     if stage.dry_run:
         _print_estimate(wanted)
-        return wanted.check_models()
+        return check_models(llm, editor)
     was_done = wanted.is_done
     try:
         summary = wanted.run()

@@ -139,7 +139,7 @@ class _Rounds:
         self.split = options.split
         self.base = self._option("mine", "model")
         # all rounds pay from one ledger, by default that of the first round
-        self.ledger = self._option("synthesize", "ledger") or str(self._outputs["synthesize"] / LEDGER)
+        self.ledger = self._option("synthesize", "ledger") or str((self._outputs["synthesize"] / LEDGER).absolute())
 
     def place(self, number: int, name: str) -> Path:
         """Return the folder of a stage of a round."""

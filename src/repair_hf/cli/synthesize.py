@@ -41,6 +41,7 @@ def run(
     """Repair the failures, or print an estimate of calls and cost."""
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.processes import processes
+    from repair_hf.synthesis.models import check_models
     from repair_hf.synthesis.synthesize import Synthesis
 
     pairs = load_wanted(pairs_options)
@@ -49,7 +50,7 @@ def run(
         _print_choice(synthesis)
     if stage.dry_run:
         _print_estimate(synthesis)
-        return synthesis.check()
+        return check_models(llm, editor)
     was_done = synthesis.is_done
     summary = _run(synthesis)
     if processes().is_main:

@@ -43,8 +43,7 @@ from repair_hf.synthesis.contrast_items import REASONS, Item, ItemMaker, draw_it
 from repair_hf.synthesis.estimate import counting, stage_cost
 from repair_hf.synthesis.loop import run_to_end, work_through
 from repair_hf.synthesis.models import (
-    check_editor,
-    check_llm,
+    check_models,
     find_llm,
     local_weights,
     open_asker,
@@ -146,12 +145,6 @@ class ContrastSet:
             return False
         return not can_add(summary, self.llm.answer_attempts)
 
-    def check_models(self) -> None:
-        """Check keys and ids of the models before anything is loaded."""
-        check_llm(self.llm)
-        if self.has_editor:
-            check_editor(self.editor, self.llm)
-
     def run(self) -> dict[str, Any]:
         """Make the set, and return its summary; a finished one is left as it is.
 
@@ -161,7 +154,7 @@ class ContrastSet:
         if self.is_done:
             assert self.stage.summary is not None, "a finished folder has one"
             return self.stage.summary
-        self.check_models()
+        check_models(self.llm, self.editor)
         stop: BaseException | None = None
 
         def make(folder: Path | None) -> dict[str, Any]:

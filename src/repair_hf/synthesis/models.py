@@ -72,6 +72,17 @@ def stated_price(options: LLMOptions) -> tuple[float, float] | None:
     return _per_token(options.price, is_own=options.llm_base_url is not None and not is_listed)
 
 
+def check_models(llm: LLMOptions, editor: EditorOptions) -> None:
+    """Check keys, ids and prices of both models, before anything is loaded or paid; an editor may be missing.
+
+    Raises:
+        UserError: As `check_llm` and `check_editor`.
+    """
+    check_llm(llm)
+    if editor.editor is not None:
+        check_editor(editor, llm)
+
+
 def check_llm(options: LLMOptions) -> None:
     """Check what can be checked of the LLM without asking it.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from repair_hf.llm.options import RequestOptions
@@ -66,6 +67,11 @@ class LLMOptions(RequestOptions):
         neutral=True,
         main=True,
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ledger is not None:  # a folder notes it, and is read from other places
+            self.ledger = str(Path(self.ledger).absolute())
 
 
 @dataclass

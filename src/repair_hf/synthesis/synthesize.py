@@ -34,13 +34,13 @@ from repair_hf.runtime.progress import Progress
 from repair_hf.runtime.run_folder import RunStopped, digest
 from repair_hf.runtime.stage import Stage
 from repair_hf.synthesis.candidates import Candidates
+from repair_hf.synthesis.checks import ALL
 from repair_hf.synthesis.finished import Finish, FinishedTasks, TaskFile
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.loop import run_to_end, work_through
 from repair_hf.synthesis.models import (
-    check_editor,
-    check_llm,
+    check_models,
     local_weights,
     open_asker,
     open_editor,
@@ -56,7 +56,7 @@ from repair_hf.synthesis.sources import SourceImages
 from repair_hf.synthesis.steps import repair
 
 # Keys of a summary.
-NEEDS = ("directions", "checked", "open", "unanswered", "llm", "attempts", "images", "paid", "seconds")
+NEEDS = ("directions", "checked", "to_check", "open", "unanswered", "llm", "attempts", "images", "paid", "seconds")
 
 
 def synthesize(
@@ -148,13 +148,14 @@ class Synthesis:
         inputs = {
             "pairs_fingerprint": pairs.fingerprint,
             "model_digest": self.encoder.digest,
+            "check_edits_all": options.check_edits == ALL,
             "prompt_digest": prompts_of(llm).digest(),
             "earlier_failures": digest(earlier) if earlier else None,
         }
         decides = (pairs.source, llm, editor, options)
         inputs |= local_weights(editor)
-        # `model` by its digest; which failures, by those that the folder holds
-        neutral = ("failures", "model", *fields_of(FilterOptions))
+        # `model` by its digest; which failures, by those that the folder holds; a number of checks decides no record
+        neutral = ("failures", "model", "check_edits", *fields_of(FilterOptions))
         named: dict[str, Any] = {"items": pairs.items, "needs": NEEDS, "otherwise": self._other_output(output)}
         named["writes"] = ("README.md", "*.arrow", "records/*.parquet", "dropped/*.parquet")
         self.stage = Stage("synthesize", output, decides, inputs, neutral=neutral, **named)
@@ -166,7 +167,7 @@ class Synthesis:
         return f"Give another --output, and --ledger {path}: what is paid there is not paid again."
 
     def _compare(self, folder: Path) -> bool:
-        """Return whether failures are wanted that a finished folder lacks.
+        """Return whether failures are wanted that a finished folder lacks, or more checks than it has made.
 
         Raises:
             UserError: If some that it holds are not wanted any more: their records would be gone.
@@ -180,22 +181,14 @@ class Synthesis:
                 f"{folder} holds {gone:,} failures that these options leave out; a finished folder can only grow. "
                 f"{self._other_output(folder)}"
             )
-        return len(held) < len(wanted)
+        kept, count = sum(way["kept"] for way in summary["directions"].values()), self.options.check_edits
+        return len(held) < len(wanted) or (count != ALL and summary["to_check"] < min(count, kept))
 
     @property
     def is_done(self) -> bool:
         """Whether the folder is finished, and another run could make no more of it."""
         summary = self.stage.summary
         return summary is not None and not self._has_more and not can_add(summary, self.llm.answer_attempts)
-
-    def check(self) -> None:
-        """Check what can be checked before anything is loaded or paid: keys, ids and prices of the models.
-
-        Raises:
-            UserError: As `synthesize`.
-        """
-        check_llm(self.llm)
-        check_editor(self.editor, self.llm)
 
     def run(self) -> dict[str, Any]:
         """Repair into the folder, and return its summary, which other processes than the main one lack.
@@ -211,7 +204,7 @@ class Synthesis:
         assert place is not None, "records are written"
         if summary is not None and self.is_done:
             return summary
-        self.check()
+        check_models(self.llm, self.editor)
         processes().gather(None)  # all have read the summary, which the first one removes now
 
         def work(folder: Any) -> dict[str, Any]:
@@ -270,6 +263,7 @@ class Synthesis:
         return {
             "directions": summarize(records, dropped),
             "checked": checks.rows(),
+            "to_check": self.options.check_edits,
             "open": len(self.failures) - len(records) - len(dropped),
             "unanswered": count_unanswered(zip(dropped["reason"][:], dropped["detail"][:], strict=True)),
             "llm": usage_rows(merged_usage([asker.usage, *usages[1:]])),
