@@ -248,15 +248,9 @@ class Synthesis:
         if not everyone.is_main:
             return {}, everyone.gather(None)[0]  # what stopped the main process, which checks the edits
         _, files, made, reused, usages = zip(*reports, strict=True)
-        made_by = {
-            "round": self.round,
-            "retriever": self.encoder.name,
-            "llm": asker.model,
-            "editor": editor.id,
-            "prompt_digest": asker.prompts.digest(),
-            "seed": self.options.seed,
-        }
-        finish = Finish(folder, FinishedTasks(files), self.builder, self.encoder, self.options, made_by)
+        finish = Finish(
+            folder, FinishedTasks(files), self.builder, self.encoder, self.options, self._made_by(asker, editor.id)
+        )
         checks, stop = finish.check(asker, stop)
         everyone.gather(stop and RunStopped(str(stop)))
         records, dropped = finish.save(checks)
@@ -272,6 +266,17 @@ class Synthesis:
             "paid": usage_rows(paid_in(ledger.path, ledger.run)),
             "seconds": time.perf_counter() - start,
         }, stop
+
+    def _made_by(self, asker: Asker, editor: str) -> dict[str, Any]:
+        """Return the columns that say who made a record."""
+        return {
+            "round": self.round,
+            "retriever": self.encoder.name,
+            "llm": asker.model,
+            "editor": editor,
+            "prompt_digest": asker.prompts.digest(),
+            "seed": self.options.seed,
+        }
 
     async def _work(self, asker: Asker, candidates: Candidates, finished: TaskFile) -> None:
         """Repair the failures that this process owns: those that share a false positive fall to one process."""
