@@ -17,7 +17,7 @@ from repair_hf.cli.main import main
 from repair_hf.encoder.blend import blend, export_blend, untrained
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.evaluation.evaluate import evaluate
-from repair_hf.evaluation.training_data import check_unseen, plain_before
+from repair_hf.evaluation.provenance import check_unseen, plain_before
 from repair_hf.hub.model_card import model_card
 from repair_hf.runtime.options import UserError
 

@@ -17,6 +17,7 @@ from repair_hf.llm.cost import (
     known_dollars,
     merged_usage,
     price_per_image,
+    usage_of,
 )
 from repair_hf.llm.ledger_file import place_of, query, read_calls
 from repair_hf.runtime.files import read_json, read_yaml
@@ -75,12 +76,6 @@ def paid_for(folders: Iterable[Path]) -> dict[tuple[str, str], Usage]:
     """Return what folders of records have paid, by stage and direction, as their summaries note it."""
     files = [folder / "summary.json" for folder in folders]
     return merged_usage(usage_of(read_json(file).get("paid", ())) for file in files if file.is_file())
-
-
-def usage_of(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Usage]:
-    """Return usages by stage and direction from the rows of a summary."""
-    uses = map(dict, rows)
-    return {(use.pop("stage"), use.pop("direction")): Usage(**use) for use in uses}
 
 
 def estimate_rows(stages: Sequence[StageCost], mined: Mapping[str, int]) -> list[Row]:

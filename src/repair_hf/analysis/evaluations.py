@@ -12,8 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from repair_hf.encoder.blend import find_trainings
 from repair_hf.evaluation.comparison import short_names
-from repair_hf.evaluation.training_data import find_trainings, uses_records
+from repair_hf.evaluation.provenance import uses_records
 from repair_hf.runtime.files import read_json
 from repair_hf.runtime.stage import command_of, is_finished
 

@@ -15,7 +15,7 @@ from repair_hf.analysis.report import Finding
 from repair_hf.analysis.tables import SIDES, difference_cell, label
 from repair_hf.encoder.blend import training_of
 from repair_hf.evaluation.comparison import RECALL, decides, too_few
-from repair_hf.evaluation.training_data import plain_before, steps_of, uses_records
+from repair_hf.evaluation.provenance import plain_before, uses_records
 from repair_hf.runtime.files import read_yaml
 from repair_hf.runtime.stage import is_finished
 
@@ -131,7 +131,7 @@ def _what_to_run(root: Path | None, evaluations: Evaluations) -> str:
     evaluate = _command("evaluate", base, plain, repaired, "--pairs", pairs, "--output", output)
     if baselines:
         return f"Run {evaluate}."
-    steps = steps_of(Path(repaired))
+    steps = training_of(repaired)[2].get("steps")
     train = _command("train", "--model", base, "--pairs", pairs, "--max-steps", steps, "--output", plain)
     return f"Run {train}, then {evaluate}."
 

@@ -157,7 +157,7 @@ def _print_outcome(summary: Mapping[str, Any], synthesis: Any, *, was_done: bool
 
 def _print_summary(summary: Mapping[str, Any], ledger: tuple[Path, str]) -> None:
     from repair_hf.analysis.checked import CHECKED_HEADS, checked_table
-    from repair_hf.analysis.costs import usage_of
+    from repair_hf.llm.cost import usage_of
 
     directions = summary["directions"]
     reasons = list(dict.fromkeys(reason for counts in directions.values() for reason in counts["dropped"]))

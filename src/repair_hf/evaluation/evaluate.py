@@ -28,11 +28,10 @@ from repair_hf.evaluation.judging import (
     resample_compositional,
 )
 from repair_hf.evaluation.options import CompositionalOptions, EvaluateOptions
-from repair_hf.evaluation.provenance import provenance
+from repair_hf.evaluation.provenance import check_unseen, images_seen, plain_before, provenance
 from repair_hf.evaluation.ranks import FILE as RANKS
 from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_direction, save_table
 from repair_hf.evaluation.retrieval import rank_queries, resample_retrieval, retrieval_metrics
-from repair_hf.evaluation.training_data import check_unseen, images_seen, plain_before
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.runtime.options import UserError, expect, fill
 from repair_hf.runtime.processes import processes

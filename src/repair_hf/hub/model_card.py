@@ -16,7 +16,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from repair_hf.analysis.tables import difference_cell, interval_rows, label, markdown
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.preprocessing import PADDED_TO_FULL_LENGTH
-from repair_hf.evaluation.training_data import uses_records
+from repair_hf.evaluation.provenance import uses_records
 from repair_hf.hub.rendering import TAGS, StageFolder, code, render, without_folders
 from repair_hf.runtime.files import read_json
 from repair_hf.runtime.options import UserError

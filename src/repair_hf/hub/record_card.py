@@ -13,11 +13,12 @@ from datasets import Dataset
 from huggingface_hub import DatasetCard, DatasetCardData
 
 from repair_hf.analysis.checked import checked_in, describe_checked
-from repair_hf.analysis.costs import calls_of, describe_paid, usage_of
+from repair_hf.analysis.costs import calls_of, describe_paid
 from repair_hf.analysis.people.agreement import sentences_for_card
 from repair_hf.analysis.record_sample import ROLE_NAMES
 from repair_hf.analysis.tables import markdown
 from repair_hf.hub.rendering import TAGS, StageFolder, code, render, without_folders
+from repair_hf.llm.cost import usage_of
 from repair_hf.pairs.images import in_rgb
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES
 from repair_hf.records.dataset import summarize

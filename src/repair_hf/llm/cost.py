@@ -239,6 +239,12 @@ def usage_rows(usage: Mapping[tuple[str, str], Usage]) -> list[dict[str, Any]]:
     ]
 
 
+def usage_of(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Usage]:
+    """Return usages by stage and direction from the rows of `usage_rows`."""
+    uses = map(dict, rows)
+    return {(use.pop("stage"), use.pop("direction")): Usage(**use) for use in uses}
+
+
 def merged_usage(usages: Iterable[Mapping[tuple[str, str], Usage]]) -> dict[tuple[str, str], Usage]:
     """Add up usages, by stage and direction."""
     merged: defaultdict[tuple[str, str], Usage] = defaultdict(Usage)

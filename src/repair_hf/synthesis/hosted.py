@@ -106,15 +106,17 @@ class HostedEditor(PaidModel):
         """Buy an image, or note why there is none; a file that is there stays."""
         for attempt in range(ATTEMPTS):
             key = f"{path.stem}-{attempt}"
-            reply, is_new = self.ledger.find(key), False
-            if reply is not None and reply.text:
+            known = self.ledger.find(key)
+            if known is not None and known.text:
                 if path.is_file():  # another process has just made it
                     return
                 await self.ledger.forget(key)  # its file was deleted, or is damaged
-                reply = None
-            if reply is None:
+                known = None
+            if known is None:
                 send = partial(self._send_and_save, image, prompt, path)
                 reply, is_new = await self.pay(key, Topic("edit", "t2i", self.model), lambda: self.worst, send)
+            else:
+                reply, is_new = known, False
             self.usage.add(reply, replayed=not is_new)
             if is_new:
                 self.circuit.note(None if reply.text else reply.finish)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from repair_hf.evaluation.provenance import describe, provenance
-from repair_hf.evaluation.training_data import check_unseen, find_trainings, plain_before
+from repair_hf.encoder.blend import find_trainings
+from repair_hf.evaluation.provenance import check_unseen, describe, plain_before, provenance
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import PairsOptions, UserError
 from repair_hf.runtime.stage import Stage
