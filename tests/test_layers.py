@@ -10,23 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "repair_hf"
 
-# Room -> floor, and what the room is. CONTRIBUTING.md holds the same table.
-ROOMS = {
-    "runtime": (1, "how a stage is configured, where it writes, who shares its work"),
-    "pairs": (2, "images, captions, and which belong together"),
-    "llm": (2, "asking a model by id: prompts, ledger, prices, limits, batches"),
-    "encoder": (3, "any dual encoder: preprocessing, embeddings, cached pixels, blends"),
-    "records": (3, "the (q, gt, fp, edit) dataset"),
-    "toyworld": (3, "the small closed world: scenes, pictures, captions, oracle, editor"),
-    "mining": (4, "exact ranking of images against captions, and the false positives in it"),
-    "evaluation": (5, "metrics, confidence intervals, benchmarks"),
-    "synthesis": (5, "one failure becomes one record: audit, instruct, edit, select"),
-    "training": (6, "the pairs of a step, losses, trainer"),
-    "analysis": (7, "tables, figures, pages, people's judgements"),
-    "hub": (8, "dataset cards, model cards, pushes"),
-    "study": (8, "methods and seeds in one table; the methods are rows of `study/methods.py`"),
-    "cli": (9, "one file per command; the only place that prints"),
-}
+PAGE = ROOT / "docs" / "architecture.md"
+ROW = re.compile(r"^\| (\d) \| `(\w+)/` \| .+ \|$", re.MULTILINE)
+ROOMS = {name: int(floor) for floor, name in ROW.findall(PAGE.read_text(encoding="utf-8"))}  # room -> floor
 # Rooms that a lower floor would allow, and that stay closed all the same: between these stages lies a dataset on disk.
 CLOSED = {"training": {"mining", "llm", "synthesis"}}
 # The one import upwards: a Trainer of transformers pushes itself, so `RepairTrainer.push_to_hub` imports `push_model`.
@@ -75,8 +61,8 @@ def test_imports_only_from_lower_floors(name):
             continue
         if (name, other) in UPWARDS:
             continue
-        is_below = room(other) == here or ROOMS[room(other)][0] < ROOMS[here][0]
-        assert is_below, f"{name} (floor {ROOMS[here][0]}) imports {other} (floor {ROOMS[room(other)][0]})."
+        is_below = room(other) == here or ROOMS[room(other)] < ROOMS[here]
+        assert is_below, f"{name} (floor {ROOMS[here]}) imports {other} (floor {ROOMS[room(other)]})."
         assert room(other) not in CLOSED.get(here, ()), f"{name} imports {other}; {here} stays apart from that room."
 
 
@@ -110,17 +96,8 @@ def test_an_init_holds_a_docstring_and_re_exports_only():
             assert is_docstring or isinstance(node, ast.ImportFrom), f"{path}, line {node.lineno}: move it to a file."
 
 
-def test_contributing_holds_the_same_table():
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    rows = [
-        tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in text.splitlines() if line.startswith("|")
-    ]
-    written = [row for row in rows if row[0].isdigit()]
-    assert written == [(str(floor), f"`{name}/`", what) for name, (floor, what) in ROOMS.items()]
-
-
 def test_architecture_names_at_most_35_files_on_the_way_of_a_failure_each_imported_by_an_earlier_one():
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     named = re.findall(r"^\d+\. `([\w/]+\.py)`: ", text, re.MULTILINE)
     assert 25 < len(named) == len(set(named)) <= 35
     files, reached = modules(), set()
@@ -132,7 +109,7 @@ def test_architecture_names_at_most_35_files_on_the_way_of_a_failure_each_import
 
 
 def test_the_way_of_a_question_is_at_most_six_files_each_imported_by_an_earlier_one():
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     section = text.partition("## The way of one question")[2].partition("\n## ")[0]
     named = [name.replace("/", ".") for name in re.findall(r"^\| `([\w/]+)\.py` \|", section, re.MULTILINE)]
     assert len(named) <= 6 and named[0] == "synthesis.loop" and named[-1] == "llm.ledger"
@@ -149,7 +126,7 @@ def test_the_way_of_a_question_is_at_most_six_files_each_imported_by_an_earlier_
     [("a table", "pairs.dataset", "pairs.images", 6), ("a training step", "training.trainer", "pairs.truth", 7)],
 )
 def test_a_way_of_few_files_is_in_the_order_of_their_imports(of, first, last, most):
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     section = text.partition(f"## The way of {of}\n")[2].partition("\n## ")[0]
     named = [name.replace("/", ".") for name in re.findall(r"^\| `([\w/]+)\.py` \|", section, re.MULTILINE)]
     assert 5 < len(named) == len({*named}) <= most and (named[0], named[-1]) == (first, last)
