@@ -25,7 +25,7 @@ from PIL import Image  # noqa: E402
 
 torch.set_num_threads(1)
 
-pytest_plugins = ["tiny_models", "sentence_models"]
+pytest_plugins = ["tiny_models", "sentence_models", "repaired_world"]
 
 # Files of over seven seconds of processor time come first, so that no worker begins one when the other is done.
 LONG = """

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 import torch
 from datasets import load_dataset
+from repaired_world import copy_linked
 
 import repair_hf
 from repair_hf.evaluation.intervals import interval
+from repair_hf.mining.failures import load_failures
 from repair_hf.records.dataset import save_records
-from repair_hf.toyworld.corpus import build_world
 
 PUBLIC = (
     "Pairs RepairConfig RepairTrainer DualEncoder contrast_set load_pairs load_records mine synthesize train".split()
@@ -27,6 +28,7 @@ HERE = {  # what an example names -> what stands for it
     '"openai/clip-vit-base-patch32"': '"world/base"',
     'RepairConfig("tuned")': 'RepairConfig("tuned", max_steps=1, per_device_train_batch_size=8)',
     'output="runs/records"': 'output="runs/other-records"',
+    'output="runs/contrast"': 'output="runs/other-contrast"',
 }
 ELSEWHERE = ("push_to_hub", "load_parser")  # tests/hub pushes; spaCy's model is not on the package index
 SHOWN = (  # outputs of other data
@@ -66,11 +68,14 @@ class RunsOrAgrees(doctest.OutputChecker):
 
 
 @pytest.fixture(scope="module")
-def names(tmp_path_factory) -> Iterator[dict]:
+def names(repaired_world, tmp_path_factory) -> Iterator[dict]:
     """What the examples call by name. They run in a folder with `photos`, `data/mine` and `runs`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("reader"))
-        build_world("runs/world", splits={"train": 40, "validation": 8, "test": 8})
+        copy_linked(repaired_world, Path("runs"))
+        Path("runs/demo").mkdir()
+        Path("runs/demo/records").symlink_to(Path("runs/records").resolve())
+        Path("runs/train").symlink_to(Path("runs/repaired").resolve())
         Path("data").mkdir()
         Path("data/mine").symlink_to(Path("runs/world").resolve())
         Path("photos").mkdir()
@@ -80,21 +85,13 @@ def names(tmp_path_factory) -> Iterator[dict]:
                 shutil.copyfile(Path("runs/world/images", row["image"]), Path("photos", name))
                 table.write(json.dumps({"file_name": name, "captions": row["captions"]}) + "\n")
         have = {name: getattr(repair_hf, name) for name in PUBLIC}
-        splits = ("train", "validation", "test")
-        pairs, validation, test = (have["load_pairs"]("runs/world", split=split) for split in splits)
+        pairs, validation = (have["load_pairs"]("runs/world", split=split) for split in ("train", "validation"))
         encoder = have["DualEncoder"].from_pretrained("world/base")
-        mined = have["mine"]("world/base", pairs, max_queries=8)
-        repaired = {"llm": "world/oracle", "editor": "world"}
-        records = have["synthesize"](mined, pairs, "world/base", **repaired, output="runs/demo/records")
-        Path("runs/records").symlink_to(Path("runs/demo/records").resolve())
-        have["contrast_set"](test, **repaired, output="runs/contrast")
-        train = {"max_steps": 2, "per_device_train_batch_size": 8, "use_cpu": True}
-        have["train"]("world/base", pairs, records, have["RepairConfig"]("runs/train", **train))
         yield have | {
             "pairs": pairs,
             "validation": validation,
-            "failures": mined,
-            "records": records,
+            "failures": load_failures("runs/failures").select(range(20)),
+            "records": have["load_records"]("runs/records"),
             "encoder": encoder,
             "model": encoder.model,
             "processor": encoder.preprocessor,
