@@ -39,7 +39,7 @@ LONG = """
 """.split()
 # Files that share what takes long: the Hub's client, the process that others are forked from, a repaired world.
 TOGETHER = {
-    "hub": ("test_push", "test_pairs_from_hub", "test_strangers"),
+    "hub": ("test_push", "test_from_hub"),
     "children": tuple(
         "cli/test_run test_distributed test_kill test_hostile_editor test_processes test_arrays test_simclr "
         "test_transformers_serve llm/test_batches llm/test_ceilings llm/test_ledger".split()

@@ -73,6 +73,7 @@ def stage_folder():
     def write(folder: Path, command: str, options: dict, summary: dict) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         versions = {"command": command, "python": "3.11", "here": [], "packages": {"torch": "2"}}
+        versions |= {"output": "/home/ann/runs", "platform": "Ann's machine"}
         for name, content in {"config.yaml": options, "summary.json": summary, "versions.json": versions}.items():
             (folder / name).write_text(json.dumps(content))
         (folder / "command.txt").write_text(

@@ -1,21 +1,33 @@
-"""Pushes of records to a Hub on loopback: complete, loadable, resumable, and with clear errors."""
+"""Pushes of records to a Hub on loopback: complete, loadable, resumable, also after a kill, and with clear errors."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from signal import SIGHUP, SIGKILL, SIGTERM, Signals
 
 import pytest
-from hub_server import Fault
+from hub_server import Fault, Hub
 
 from repair_hf.records.dataset import save_records
 
 TOKEN = "hf_goodgoodgoodgoodgood"
+hears_all = partial(signal.signal, SIGHUP, signal.SIG_DFL)  # also under `nohup`
+KILLS = {"POST .*/create": SIGTERM, "POST .*/preupload/": SIGKILL, "PUT /lfs/": SIGHUP} | dict.fromkeys(
+    ["POST .*/commit/main", "POST .*/tag/"], SIGKILL
+)
 
 
 def test_records_come_back_bit_for_bit_from_a_clean_cache(hub, push, stranger, folder):
-    code, printed, _ = push(folder, "me/photos-repair", "--tag", "round-1")
+    push_words = (folder, "me/photos-repair", "--tag", "round-1")
+    code, printed, _ = push(*push_words)
     assert code == 0 and re.search(r"push    \d+ files, .* revision \w{8} = round-1   -> http", printed)
     sent = hub.files("dataset", "me/photos-repair")
     for path in [*folder.glob("records/*.parquet"), *folder.glob("dropped/*.parquet")]:
@@ -34,14 +46,10 @@ result = [digest(default), digest(ours), digest(here), digest(dropped), digest(l
     )
     assert loaded[0] == loaded[1] == loaded[2] and loaded[3] == loaded[4] and loaded[5]
     assert re.fullmatch(r"\d{16}", loaded[6])
-
-
-def test_the_same_push_again_sends_nothing(hub, push, folder):
-    push(folder, "me/again", "--tag", "v1")
-    received, commits = len(hub.received), len(hub.repos["dataset", "me/again"].commits)
-    code, printed, _ = push(folder, "me/again", "--tag", "v1")
+    received, commits = len(hub.received), len(hub.repos["dataset", "me/photos-repair"].commits)
+    code, printed, _ = push(*push_words)
     assert code == 0 and "nothing has changed there" in printed
-    assert len(hub.received) == received and len(hub.repos["dataset", "me/again"].commits) == commits
+    assert len(hub.received) == received and len(hub.repos["dataset", "me/photos-repair"].commits) == commits
 
 
 def test_a_tag_names_its_revision_for_good(hub, push, client, folder, repaired, one_dropped, tmp_path):
@@ -126,17 +134,17 @@ def test_a_mistake_is_one_clear_line(push, client, folder, token, words, message
     assert token is None or token not in error + printed
 
 
-@pytest.mark.parametrize(
-    "fault",
-    ["POST /api/repos/create=500", "POST .*/commit/main=500", "PUT /lfs/=cut", "POST .*/objects/batch=503"],
-)
-def test_what_fails_once_is_tried_again(hub, push, folder, fault):
+def test_what_fails_once_is_tried_again(hub, push, folder):
     hub.stored.clear()
-    pattern, status = fault.split("=")
-    hub.faults.append(Fault(pattern, status if status == "cut" else int(status)))
-    name = f"me/{re.sub('[^a-z]+', '-', fault).strip('-')}"
-    assert push(folder, name)[0] == 0
-    assert not hub.faults[0].times and len(hub.repos["dataset", name].commits) == 2
+    once = {
+        "POST /api/repos/create": 500,
+        "POST .*/objects/batch": 503,
+        "PUT /lfs/": "cut",
+        "POST .*/commit/main": 500,
+    }
+    hub.faults += [Fault(pattern, status) for pattern, status in once.items()]
+    assert push(folder, "me/unlucky")[0] == 0
+    assert not any(fault.times for fault in hub.faults) and len(hub.repos["dataset", "me/unlucky"].commits) == 2
 
 
 def test_a_push_that_breaks_leaves_the_old_revision_and_goes_on(hub, push, folder, repaired, one_dropped, tmp_path):
@@ -202,3 +210,46 @@ hub.HfApi = post
 """
     )
     assert "cannot be reached" in found and "Rerun to resume." in found
+
+
+@pytest.mark.slow  # a start of Python for each kill
+def test_killed_pushes_go_on_and_leave_nothing(folder, tmp_path):
+    """Killed while the records are packed, and then at each request that changes something on the Hub.
+
+    Drafts of what was packed go with SIGTERM and SIGHUP.
+    """
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with Hub({TOKEN: "me"}) as hub:
+        own = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": TOKEN, "TMPDIR": str(scratch)}
+        env = os.environ | own | {"HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0"}
+
+        def left() -> set:
+            return set(scratch.glob("repair-hf-*"))
+
+        def push(repo: str, at: str | None = None, number: Signals = SIGKILL) -> int:
+            """Push, and send a signal at a request, or with `at=""` once files are packed; return the exit code."""
+            words = ["push", "records", folder, "--repo", repo, "--no-embed-source-images", "--tag", "one"]
+            command, before = [sys.executable, "-m", "repair_hf", *words], left()
+            if at:
+                hub.before[at] = lambda: process.send_signal(number)
+            process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, preexec_fn=hears_all)
+            if at == "":
+                while process.poll() is None and not any(list(each.iterdir()) for each in left() - before):
+                    time.sleep(0.001)
+                process.send_signal(number)
+            said = process.communicate()[1]
+            assert not hub.before, f"ended before it could be killed: {said}"
+            assert "leaked semaphore" not in said and "Traceback" not in said
+            return process.returncode
+
+        assert push("me/killed", "") == -SIGKILL and left()
+        for at, number in KILLS.items():
+            before = left()
+            assert push("me/killed", at, number) == (-SIGKILL if number is SIGKILL else 128 + number)
+            assert len(left() - before) == (number is SIGKILL)
+        before = left()
+        assert push("me/killed") == push("me/whole") == 0 and left() == before
+        one, other = hub.files("dataset", "me/whole", "one"), hub.files("dataset", "me/killed", "one")
+        one.pop("README.md"), other.pop("README.md")  # which name their repositories
+        assert one == other and len(one) > 2

@@ -1,4 +1,4 @@
-"""The card of records: complete, no text read as Markdown or HTML, no key, and gaps in the data are stated."""
+"""The card of records: complete, no text of it is read as Markdown or HTML, no key, and gaps in the data are stated."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from datasets import Dataset
 from huggingface_hub import DatasetCard
 from PIL import Image
 
+from repair_hf.analysis.tables import markdown
 from repair_hf.hub import record_card
+from repair_hf.hub.model_card import model_card
 from repair_hf.hub.record_card import dataset_card
-from repair_hf.hub.rendering import StageFolder
+from repair_hf.hub.rendering import StageFolder, code, without_folders
 from repair_hf.records.columns import REASONS
-from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
+from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, load_dropped, load_records, save_records
 from repair_hf.runtime.redaction import use_keys
 
 
@@ -51,9 +53,24 @@ def test_the_files_beside_a_card_tell_nothing_about_the_machine(synthesis):
     options = yaml.safe_load(files["config.yaml"])
     assert options["pairs"] == "…/photos" and options["concurrency"] == 7
     assert json.loads(files["summary.json"])["paid"][0]["calls"] == 1234
-    assert json.loads(files["versions.json"])["packages"] == {"torch": "2"}
+    assert json.loads(files["versions.json"]) == {
+        "command": "synthesize",
+        "python": "3.11",
+        "packages": {"torch": "2"},
+    }
     assert not any(hidden in text for text in files.values() for hidden in ("/home/ann", "inside.example"))
     assert StageFolder.of(synthesis / "records").files() == {}
+
+
+def test_the_cards_of_a_real_run_have_no_gap(repaired_world):
+    folder, model = repaired_world / "records", repaired_world / "repaired"
+    records = card_of(folder, load_records(folder), load_dropped(folder))[0]
+    trained = model_card(model, "me/clip-repair", results=repaired_world / "evaluate")
+    for card in (records, trained):
+        assert "unknown" not in card and "None" not in card and str(repaired_world) not in card
+    assert "- against `plain` (2 steps without records): I2T R@1 " in trained and "contrast" in trained
+    versions = json.loads(StageFolder.of(folder).files()["versions.json"])
+    assert set(versions) == {"command", "python", "commit", "packages"}
 
 
 def test_a_strangers_text_stays_text_in_the_whole_card(synthesis, hostile, dropped, rendered):
@@ -112,3 +129,29 @@ def test_no_key_is_in_a_card(synthesis, hostile, dropped, monkeypatch):
     for secret in ("a-very-secret-value", "another-secret-value", "hf_abcdefghijklmnopqrstuv", "ann:pass"):
         assert secret not in card
     assert "<hidden>" in card
+
+
+def test_a_code_span_shows_the_text_and_does_nothing(hostile_text, rendered):
+    text = hostile_text
+    page = rendered(markdown(("head",), [(code(text),)], labels=1))
+    assert re.findall(r"<(\w+)", page) == ["table", "thead", "tr", "th", "tbody", "tr", "td", "code"]
+    if text.isascii() and text.isprintable() and "  " not in text:
+        shown = html.unescape(re.search(r"<code>(.*)</code>", page)[1])
+        assert shown == text
+    assert not re.search("[\u202e\u200b\x07]", page)
+
+
+def test_a_head_with_a_bar_stays_one_cell(rendered):
+    page = rendered(markdown(("", code("a|b")), [("x", 1)]))
+    assert re.findall(r"<code>(.*?)</code>", page) == ["a|b"] and page.count("<td") == 2
+
+
+def test_cells_without_a_value_are_dashes_and_heads_are_not():
+    assert markdown(("", "n"), [(None, 1234), ("a", 0.5)]) == "|  | n |\n| --- | ---: |\n| – | 1,234 |\n| a | 0.500 |"
+    assert code(None) == code("") == code(" \n") == "–"
+
+
+def test_of_a_path_the_last_part_is_shown():
+    assert without_folders("/home/ann/secret/photos") == "…/photos"
+    assert without_folders({"a": [{"b": "/x/y"}, 1]}) == {"a": [{"b": "…/y"}, 1]}
+    assert without_folders("runs/photos") == "runs/photos" and without_folders(3) == 3
