@@ -1,4 +1,4 @@
-"""The card of records: complete, no text of it is read as Markdown or HTML, no key, and gaps in the data are stated."""
+"""The card of records: complete, no text is read as Markdown or HTML, no key, and gaps in the data are stated."""
 
 from __future__ import annotations
 
