@@ -29,7 +29,7 @@ pytest_plugins = ["tiny_models", "sentence_models", "repaired_world"]
 
 # Files of over seven seconds of processor time come first, so that no worker begins one when the other is done.
 LONG = """
-    analysis/test_report.py cli/test_changed_pairs.py cli/test_demo.py cli/test_own_files.py cli/test_paid_again.py
+    analysis/test_report.py cli/test_changed_pairs.py cli/test_demo.py cli/test_paid_again.py
     cli/test_run.py cli/test_stopped.py cli/test_synthesize.py cli/test_train.py encoder/test_distributed.py
     evaluation/test_contrast.py hostile/test_commands.py hub/test_push.py llm/test_ceilings.py llm/test_faults.py
     pairs/test_benchmarks.py

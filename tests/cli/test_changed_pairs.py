@@ -1,4 +1,4 @@
-"""Pictures or captions that change between two stages are noticed, and the first ones are named."""
+"""Pictures, captions or a model that change between two stages are noticed, and the first ones are named."""
 
 import json
 import re
@@ -9,6 +9,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from repair_hf.cli.main import main
+from repair_hf.encoder.shipped import locate
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import UserError
@@ -100,3 +101,17 @@ def test_the_same_pairs_elsewhere_are_the_same(words, run, copied, tmp_path):
     picture.save(first, compress_level=0, pnginfo=kept)
     typed = words.format(pairs=f"--pairs {copied} --model world/base", run=run).split()
     assert main([*typed, "--output", str(tmp_path / "out")]) == 0
+
+
+@pytest.mark.parametrize("words", [SYNTHESIZE, TRAIN])
+def test_another_model_than_the_inputs_is_an_error_unless_asked_for(words, run, clip_folder, tmp_path, capsys):
+    typed = words.format(pairs=f"--pairs {run}/world", run=run).split()
+    typed += ["--output", str(tmp_path / "out"), "--dry-run"]
+    other = [*typed, "--model", str(clip_folder)]
+    assert main(other) == main([word for word in other if word != "--dry-run"]) == 2
+    complaint = capsys.readouterr().err
+    assert len(re.findall("were made with (world/)?base@", complaint)) == 2 and "--any-model to continue" in complaint
+    assert f"--model is {clip_folder.name}@" in complaint and not (tmp_path / "out").exists()
+    moved = shutil.copytree(locate("world/base"), tmp_path / "moved")  # the same weights are the same model
+    for model in ([*other, "--any-model"], [*typed, "--model", str(moved)]):
+        assert main(model) == 0, capsys.readouterr().err

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+from pathlib import Path
 
+import numpy as np
 import PIL.Image
 import pytest
 from datasets import Dataset
@@ -123,3 +125,17 @@ def test_a_second_stage_on_the_same_data_embeds_nothing(pairs_folder, clip_folde
     assert main(["mine", *words, "--d-i2t", "2", "--output", str(tmp_path / "again")]) == 0
     assert main(["evaluate", *words, "--output", str(tmp_path / "evaluated")]) == 0
     assert set(embedded) == {"a"}  # whose vector tells the length
+
+
+def test_cached_vectors_of_another_size_are_one_line(flags, tmp_path, capsys):
+    assert main(flags) == 0
+    summary = tmp_path / "out" / "summary.json"
+    file = Path(json.loads(summary.read_text())["vectors"][0])
+    summary.unlink()  # mined again, from the vectors
+    for content in (b"\x93NUMPY", np.zeros((3, 3))):
+        file.write_bytes(content) if isinstance(content, bytes) else np.save(file, content)
+        assert main(flags) == 2
+        complaint = capsys.readouterr().err
+        assert f"{file} is damaged (" in complaint and "Delete it, and run the same command again." in complaint
+    file.unlink()
+    assert main(flags) == 0

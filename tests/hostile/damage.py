@@ -56,7 +56,7 @@ def picture(content: bytes | Callable[[Path], Any]) -> Damage:
 
 def whole(name: str, content: bytes) -> Damage:
     """Replace a file."""
-    return lambda folder: (folder / name).write_bytes(content)
+    return lambda folder: table_in(folder, name).write_bytes(content)
 
 
 def coco(images: Any = (), captions: Any = ()) -> Damage:
@@ -85,7 +85,25 @@ def cells(column: str, values: list[Any]) -> Damage:
 
 def records_table(change: Callable[[pa.Table], pa.Table]) -> Damage:
     """Change the table of a folder of records."""
-    return lambda folder: rewrite(next((folder / "records").glob("*.parquet")), change)
+    return lambda folder: rewrite(table_in(folder, "records"), change)
+
+
+def column(file: str, name: str, value: Any = None) -> Damage:
+    """Give each cell of a column of a table, `file` or the first one in this folder, a value; None removes it."""
+
+    def change(table: pa.Table) -> pa.Table:
+        place = table.column_names.index(name)
+        if value is None:
+            return table.remove_column(place)
+        return table.set_column(place, name, pa.array([value] * len(table)))
+
+    return lambda folder: rewrite(table_in(folder, file), change)
+
+
+def table_in(folder: Path, file: str) -> Path:
+    """Return the path of a table, or of the first one in a folder of tables."""
+    path = folder / file
+    return next(path.glob("*.parquet")) if path.is_dir() else path
 
 
 def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
