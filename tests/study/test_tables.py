@@ -9,9 +9,11 @@ import pandas as pd
 import pytest
 
 from repair_hf.runtime.options import UserError
+from repair_hf.study.columns import PRICES
 from repair_hf.study.methods import PAPER, PLAIN
 from repair_hf.study.paper import aro_table, both_ways, results_of_setting
 from repair_hf.study.results import BASE, Cell, Results, load_rows, save_rows
+from repair_hf.study.statistics import MEASURES
 from repair_hf.study.tables import TOY, tables_of, write_page
 from tests.study.made_rows import plan, row, rows
 
@@ -31,7 +33,8 @@ def tables(made, **options) -> dict[str, pd.DataFrame]:
 
 def test_the_summary_compares_all_methods_with_plain_training():
     table = tables(found())["summary"].set_index("method")
-    assert list(table.index) == [BASE, "plain", *METHODS]
+    assert list(table.index) == ["random", BASE, "plain", *METHODS]
+    assert table.loc["random", [*MEASURES, "score, gain"]].tolist() == ["2.5/2.5", "50.0/50.0", "3.3/3.3", "–"]
     assert table.loc["plain", "R@1"] == "50.0/50.0" and table.loc["plain", "score, gain"] == "–"
     assert table.loc["repair-batch", "R@1, gain"].startswith("+10.0 [") and table.loc[BASE, "R@1, gain"] == "–"
 
@@ -39,7 +42,9 @@ def test_the_summary_compares_all_methods_with_plain_training():
 def test_methods_are_compared_with_each_other_and_with_the_papers_own():
     made = {each.name: each for each in tables_of(found(), {}, {})}
     pairs = made["pairs"].data.set_index(["method", "other", "measure"])
-    assert len(pairs) == 10 * 4 and pairs.loc[("repair-batch", "laclip", "R@1"), "difference"] == pytest.approx(0.1)
+    assert len(pairs) == 3 * 10 * 4 and pairs.loc[("repair-batch", "laclip", "R@1"), "difference"] == pytest.approx(
+        0.1
+    )
     assert "minus `repair-batch`" in made["pairs"].note
     table = made["methods"].table.set_index("method")
     assert table.loc["repair-batch", "R@1, from the paper's method"].startswith("+10.0")
@@ -91,10 +96,49 @@ def test_aro_is_averaged_over_seeds_beside_the_papers_figures(tmp_path):
 
 def test_budgets_and_blends_have_tables_of_their_own():
     made = tables(found(budgets={"calls=30": ["laclip"]}))
-    assert made["budgets"]["method"].tolist() == ["plain", "laclip, calls=30"]
+    assert made["budgets"]["method"].tolist() == ["random", BASE, "plain", "laclip, calls=30"]
     blends = made["blends"]["method"].tolist()
     assert {"plain, blend 0.8", "repair-batch, blend 0.6", "laclip, blend 0.8"} <= set(blends)
     assert "budgets" not in tables(found())
+
+
+def test_a_gain_is_over_plain_training_of_the_same_weight_and_a_best_weight_is_chosen_on_validation():
+    """Plain training keeps most at 0.6 on validation, `repair-batch` at 0.8; the test split would choose otherwise."""
+
+    def good(cell: Cell) -> dict[str, float]:
+        is_repair = cell.method == "repair-batch"
+        best = {"validation": 0.8 if is_repair else 0.6, "test": 1.0}[cell.split]
+        return {"R@1": 0.5 + 0.1 * is_repair * (cell.blend < 1), "kept": 0.9 if cell.blend == best else 0.5}
+
+    made = rows(plan(methods=METHODS, seeds=2, learning_rates=[1e-4, 2e-4]), good).values()
+    found = {each.name: each for each in tables_of(list(made), {}, {})}
+    blends = found["blends"].table.set_index("method")["R@1, gain"]
+    assert blends["repair-batch, blend 0.8"].startswith("+10.0") and blends["repair-batch"].startswith("+0.0")
+    assert blends["plain, blend 0.8"] == "–"
+    best = found["best_blends"].table.set_index("method")
+    assert list(best.index[:3]) == ["random", BASE, "plain"] and best.loc["plain", "R@1, gain"] == "–"
+    assert (best.loc["plain", "weight"], best.loc["repair-batch", "weight"]) == ("0.6", "0.8")
+    assert best.loc["repair-batch", "R@1, gain"].startswith("+10.0") and best.loc["laclip", "weight"] == "0.6"
+    figure = found["blends"].plot.panels[0]
+    assert [line.points[-1].label for line in figure.lines] == ["1 plain", "1 repair-batch", "1 repair-paper"]
+    assert "repair-batch, weight 0.8: 60.0 and on the base's own domain 50.0" in found["blends"].plot.description
+
+
+def test_what_money_buys_and_which_failures_come_first():
+    budgets = {"share=0.5": ["images-one-candidate"], "worst=0.5": ["images-one-candidate"]}
+    shares = {"all": 0.7, "share=0.5": 0.6, "worst=0.5": 0.55}
+    made = rows(
+        plan(methods=["repair-batch", "images-one-candidate"], seeds=2, budgets=budgets),
+        lambda cell: {"R@1": 0.5 if cell.method in (BASE, "plain") else shares[cell.budget]},
+    )
+    found = tables(list(made.values()))
+    money = found["money"].set_index("method")
+    dollars = 40 * PRICES[0] + 4 * PRICES[1]
+    assert money.loc["repair-batch", "dollars"] == f"{dollars:.2f}" and money.loc["plain", "dollars a point"] == "–"
+    assert "images-one-candidate, share=0.5" in money.index and not any("worst" in name for name in money.index)
+    orders = found["orders"].set_index("method")["R@1, from the drawn"]
+    assert orders["images-one-candidate, worst=0.5"].startswith("-5.0 [")
+    assert orders["images-one-candidate, share=0.5"] == "–"
 
 
 def test_two_worlds_have_tables_each_and_the_rule():
@@ -107,17 +151,31 @@ def test_two_worlds_have_tables_each_and_the_rule():
     assert set(made["default"]["candidate"]) == {"repair-batch", "repair-paper"}
 
 
-def test_a_table_refuses_rows_of_other_code(tmp_path):
-    one, other = (row(Cell("tiny", name, "test"), {}, code=code) for name, code in (("a", "x"), ("b", "y")))
-    alike = row(Cell("tiny", "c", "test"), {}, code="x", commit="of a page")
-    save_rows([one, alike], tmp_path / "a.parquet")
-    save_rows([one, other], tmp_path / "b.parquet")
-    assert load_rows([tmp_path / "a.parquet"])[0].values == one.values
-    with pytest.raises(UserError, match=r"rows of one code only, got x \(commit z\), y \(commit z\)"):
-        load_rows([tmp_path / "b.parquet"])
-    (tmp_path / "c.parquet").write_bytes(b"-")
+def test_rows_of_two_versions_of_the_code_stand_in_one_table_if_the_anchors_are_equal(tmp_path):
+    def save(name: str, code: str, method: str, **values) -> Path:
+        made = rows(plan(methods=["repair-batch", method], seeds=1), lambda cell: {})
+        for one in made.values():
+            one.values |= {"code": code, "commit": f"of {code}"} | (
+                values if one.cell.method == "repair-batch" else {}
+            )
+        save_rows(made.values(), tmp_path / name)
+        return tmp_path / name
+
+    first, second = save("a.parquet", "x", "laclip"), save("b.parquet", "y", "alia")
+    both = load_rows([first, second])
+    assert len({one.cell for one in both}) == len(both) == 3 * 4 + 3  # each blend of the base and of four methods
+    made = {each.name: each for each in tables_of(both, {}, {})}
+    assert "Rows of the commits of y, of x: with seed 0, base, plain, repair-batch are equal" in made["summary"].note
+    assert {"laclip", "alia"} < set(made["summary"].table["method"])
+    other = save("c.parquet", "z", "alia", t2i_ranks=[2] * 80)
+    with pytest.raises(UserError, match="x and z cannot stand in one table: `repair-batch` with seed 0 differs"):
+        load_rows([first, other])
+    save_rows([row(Cell("tiny", "alia", "test"), {}, code="w")], tmp_path / "d.parquet")
+    with pytest.raises(UserError, match="`base` with seed 0 differs, or one of them lacks it"):
+        load_rows([first, tmp_path / "d.parquet"])
+    (tmp_path / "e.parquet").write_bytes(b"-")
     with pytest.raises(UserError, match="cannot be read"):
-        load_rows([tmp_path / "c.parquet"])
+        load_rows([tmp_path / "e.parquet"])
 
 
 def test_a_row_file_is_written_once_for_all_blends_and_seen_by_another_process(tmp_path):
@@ -134,4 +192,6 @@ def test_the_page_warns_of_the_toy_world_and_says_what_is_left_out(tmp_path):
     write_page(sections, tmp_path, is_toy=True)
     page = (tmp_path / "study.md").read_text()
     assert TOY in page and "`wo-failure`: no failure was repaired." in page and "too few for a conclusion" in page
-    assert len(pd.read_csv(tmp_path / "pairs.csv")) == 40
+    assert len(pd.read_csv(tmp_path / "pairs.csv")) == 120
+    assert "![Blended with the base: R@1 against what is kept](blends.svg)" in page
+    assert (tmp_path / "blends.svg").read_text().startswith("<svg")

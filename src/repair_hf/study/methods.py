@@ -75,7 +75,7 @@ DEFAULT = CANDIDATES[0]
 
 I2T, T2I = Records("repair-i2t", directions=("i2t",)), Records("repair-t2i", directions=("t2i",))
 ONE: Mapping[str, Any] = {"candidates": 1}
-PRICES = (  # the default with a part of its records: what does which money buy?
+BOUGHT = (  # the default with a part of its records: what does which money buy?
     Method("captions-alone", I2T, fill="edits"),
     Method("images-alone", T2I, fill="edits"),
     Method("one-candidate", Records("one-candidate", synthesize=ONE), fill="edits"),
@@ -114,5 +114,5 @@ CONTROLS = (  # in the batch, beside `repair-batch` and `coco-cf`: whose errors 
     Method("wrong-answers", WO_FAILURE, fill="edits"),
     Method("new-pairs", {"negative": makers.NEW_PAIRS}),
 )
-_ALL = (Method(PLAIN, loss="none"), *BASELINES, *CANDIDATES, *PRICES, *ABLATIONS, *CONTROLS, *HARDNESS)
+_ALL = (Method(PLAIN, loss="none"), *BASELINES, *CANDIDATES, *BOUGHT, *ABLATIONS, *CONTROLS, *HARDNESS)
 METHODS = {method.name: method for method in _ALL}  # in the order of the tables

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache, cached_property
@@ -32,6 +33,7 @@ from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import write_atomically
 
 BASE = "base"
+ANCHORS = (BASE, "plain", "repair-batch")  # with seed 0, the methods that every version of the code must score alike
 BLENDS = (1.0, 0.8, 0.6)  # weights of the tuned model; the rest is the base's
 CONTRAST = ("contrast_caption", "contrast_picture")
 RANKED = tuple(f"{kind}{way}" for kind in ("", "kept_") for way in DIRECTIONS)
@@ -87,6 +89,11 @@ class Row:
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
 
+    @property
+    def scores(self) -> dict[str, Any]:
+        """What was measured: the ranks, and which cases are right."""
+        return {name: self[name] for name in (*(f"{way}_ranks" for way in RANKED), *CONTRAST)}
+
     @cached_property
     def right(self) -> dict[str, np.ndarray]:
         """Whether each query or case is right, (Q,) of 0 and 1: `i2t` and `kept_i2t` are R@1, and so on."""
@@ -133,10 +140,11 @@ def save_rows(rows: Iterable[Row], path: Path) -> None:
 
 
 def load_rows(paths: Iterable[str | Path]) -> list[Row]:
-    """Read the rows of some files, to be compared in one table.
+    """Read the rows of some files, to be compared in one table. Of equal cells, the one in the later file is taken.
 
     Raises:
-        UserError: If a file is missing or holds something else, or the rows were made by several versions of the code.
+        UserError: If a file is missing or holds something else, or the rows were made by versions of the code that
+            score `ANCHORS` differently.
     """
     rows: list[Row] = []
     for path in paths:
@@ -145,10 +153,28 @@ def load_rows(paths: Iterable[str | Path]) -> list[Row]:
         except (OSError, pa.ArrowInvalid, pa.ArrowTypeError, KeyError) as error:
             raise UserError(f"{path} cannot be read as results of a study ({error}).") from error
         rows += [Row(Cell(**{each.name: one[each.name] for each in fields(Cell)}), **one) for one in table.to_pylist()]
-    commits = {row["code"]: f"{row['code']} (commit {row['commit']})" for row in rows}
-    if len(commits) > 1:
-        raise UserError(f"A table compares rows of one code only, got {', '.join(commits.values())}. Train them anew.")
-    return rows
+    _check_versions(rows)
+    return list({row.cell: row for row in rows}.values())
+
+
+def _check_versions(rows: Iterable[Row]) -> None:
+    """Check that all versions of the code score `ANCHORS` with seed 0 alike, to the digit."""
+    versions: dict[tuple[str, str], dict[Cell, Row]] = {}  # by data and code
+    for row in rows:
+        anchors = versions.setdefault((row["data"], row["code"]), {})
+        if row["method"] in ANCHORS and row["seed"] == 0 and row["budget"] == "all":
+            anchors[row.cell] = row
+    for (data, one), (other_data, other) in itertools.combinations(versions, 2):
+        if data != other_data:
+            continue
+        first, second = versions[data, one], versions[data, other]
+        shared = first.keys() & second.keys()
+        unequal = {cell.method for cell in shared if first[cell].scores != second[cell].scores}
+        if problem := sorted(unequal) or sorted(set(ANCHORS) - {cell.method for cell in shared}):
+            raise UserError(
+                f"Rows of the code {one} and {other} cannot stand in one table: `{problem[0]}` with seed 0 differs, "
+                "or one of them lacks it. Train it with both, or all rows anew."
+            )
 
 
 @cache

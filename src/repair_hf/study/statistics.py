@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -94,11 +95,15 @@ class Line:
             found.append(Estimate(values.mean(1), moved))
         return mean_of(found)
 
+    @cached_property
+    def estimates(self) -> dict[str, Estimate]:
+        """The estimates of `MEASURES`, as far as they were measured."""
+        return {name: self.estimate(each) for name, each in MEASURES.items() if {*each} <= self.base.right.keys()}
+
     def gains(self, other: Line) -> dict[str, Estimate]:
         """Return the gains over another line of as many seeds: of each measure, and `score`, their mean."""
-        measured = {name: each for name, each in MEASURES.items() if {*each} <= self.base.right.keys()}
-        found = {name: self.estimate(each) - other.estimate(each) for name, each in measured.items()}
-        return found | {"score": mean_of(list(found.values()))}
+        gains = {name: estimate - other.estimates[name] for name, estimate in self.estimates.items()}
+        return gains | {"score": mean_of(list(gains.values()))}
 
 
 Lines = dict[str, Line]
@@ -107,20 +112,41 @@ Lines = dict[str, Line]
 def lines_of(rows: Iterable[Row], split: str) -> dict[str, Lines]:
     """Return the lines of a split, by data and name: the base, plain training, and the others as they come.
 
-    The setting of a method is the one that was evaluated on the test split. Lines with fewer seeds than plain training
-    are not finished, and left out.
+    The setting of a method is the one that was evaluated on the test split; of several, as where a grid was widened,
+    the best on validation with seed 0. Lines with fewer seeds than plain training are not finished, and left out.
     """
     by_cell = {row.cell: row for row in rows}
+    chosen = _settings(by_cell)
     bases = {cell.data: row for cell, row in by_cell.items() if cell.method == BASE and cell.split == split}
     found = {data: {BASE: Line(row, [row])} for data, row in bases.items()}
-    for cell in sorted(by_cell, key=lambda cell: (cell.method != PLAIN, cell.seed)):
+    methods = dict.fromkeys([PLAIN, *(cell.method for cell in by_cell)])
+    place = {method: number for number, method in enumerate(methods)}
+    for cell in sorted(by_cell, key=lambda cell: (place[cell.method], cell.budget != "all", -cell.blend, cell.seed)):
         there = by_cell.get(replace(cell, split=split))
-        if cell.split == "test" and cell.method != BASE and cell.data in bases and there is not None:
+        is_chosen = chosen.get((cell.data, cell.method)) == (cell.learning_rate, cell.epochs)
+        if cell.split == "test" and is_chosen and cell.data in bases and there is not None:
             found[cell.data].setdefault(name_of(cell), Line(bases[cell.data], [])).rows.append(there)
     seeds = {data: len(lines[PLAIN].rows) if PLAIN in lines else 1 for data, lines in found.items()}
     return {
         data: {name: line for name, line in lines.items() if name == BASE or len(line.rows) >= seeds[data]}
         for data, lines in found.items()
+    }
+
+
+def _settings(rows: Mapping[Cell, Row]) -> dict[tuple[str, str], tuple[float, float]]:
+    """Return the learning rate and the epochs of each data and method, see `lines_of`."""
+    tested: dict[tuple[str, str], set[tuple[float, float]]] = {}
+    for cell in rows:
+        if cell.split == "test" and cell.method != BASE:
+            tested.setdefault((cell.data, cell.method), set()).add((cell.learning_rate, cell.epochs))
+
+    def recall(data: str, method: str, setting: tuple[float, float]) -> float:
+        row = rows.get(Cell(data, method, "validation", 0, *setting))
+        return -1.0 if row is None else sum(row.right[way].mean() for way in MEASURES["R@1"])
+
+    return {
+        (data, method): max(sorted(settings), key=lambda setting: recall(data, method, setting))
+        for (data, method), settings in tested.items()
     }
 
 

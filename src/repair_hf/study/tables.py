@@ -8,58 +8,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
+from repair_hf.analysis.blend_curve import Curve, curve
+from repair_hf.analysis.pages import render
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.tables import NONE, markdown
 from repair_hf.evaluation.comparison import too_few
-from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.runtime.run_folder import write_atomically
-from repair_hf.study.methods import PAPER, PLAIN
+from repair_hf.study.columns import GAINED, RANDOM, RANKING, cell_of, random_cell
+from repair_hf.study.methods import BOUGHT, DEFAULT, PAPER, PLAIN
+from repair_hf.study.options import ORDERS
 from repair_hf.study.paper import Figures, both_ways
-from repair_hf.study.results import BASE, Cell, Row
+from repair_hf.study.results import ANCHORS, BASE, Cell, Row
 from repair_hf.study.rule import WORLDS, apply_rule
-from repair_hf.study.statistics import MEASURES, Line, Lines, lines_of
+from repair_hf.study.statistics import MEASURES, Lines, lines_of
 
+PAIR = ("method", "other", "measure", "difference", "low", "high")
+PAID = ("samples", "llm_calls", "images")
 TOY = (
     "The world is a toy: its pictures are drawn, and its LLM and image editor are scripted. The numbers say nothing "
     "about photographs."
 )
-
-
-REFERENCES = {"gain": PLAIN, "from the paper's method": PAPER}
-GAINED = tuple(f"{measure}, gain" for measure in (*MEASURES, "score"))
-PAIR = ("method", "other", "measure", "difference", "low", "high")
-PAID = ("samples", "llm_calls", "images")
-FORMS = {"edits_trained": ".0%", "learning_rate": "g", "epochs": "g", "items_per_step": ",.0f", "seconds": ",.0f"}
-
-
-RANKING: Mapping[str, Callable[[np.ndarray], float]] = {  # measures of the ranks of the best answers, beside R@1
-    "R@5": lambda ranks: float((ranks <= 5).mean()),
-    "R@10": lambda ranks: float((ranks <= 10).mean()),
-    "MRR": lambda ranks: float((1 / ranks).mean()),
-}
-
-
-def cell_of(column: str, line: Line, lines: Lines) -> str:
-    """Format a cell: both means of a measure, such as `61.9/55.1`, a gain of a measure, or a value of the row."""
-    measure, _, reference = column.partition(", ")
-    if reference:
-        other = lines.get(REFERENCES[reference])
-        if other is None or other is line or line.cell.method == BASE:
-            return NONE
-        return str(line.gains(other).get(measure, NONE))
-    if measure in RANKING:
-        ranks = [[np.array(row[f"{way}_ranks"]) for row in line.rows] for way in DIRECTIONS]  # by seed
-        means = [statistics.fmean(map(RANKING[measure], seeds)) for seeds in ranks]
-        return "/".join(f"{mean:.4f}" if measure == "MRR" else f"{100 * mean:.1f}" for mean in means)
-    if measure in MEASURES:
-        parts = [part for part in MEASURES[measure] if part in line.row.right]
-        means = [statistics.fmean(row.right[part].mean() for row in line.rows) for part in parts]
-        return "/".join(f"{100 * mean:.1f}" for mean in means) or NONE
-    value = line.row[measure]
-    return NONE if value is None else f"{value:{FORMS.get(measure, ',')}}"
 
 
 @dataclass(frozen=True)
@@ -71,18 +41,27 @@ class Table:
     note: str
     columns: Sequence[str]
     has: Callable[[Cell], bool]  # its lines
-    beside: Sequence[str] = ()  # lines that are no reason for it
+    beside: Sequence[str] = (RANDOM, BASE)  # lines that are no reason for it
 
 
+def is_whole(cell: Cell) -> bool:
+    """Return whether a cell has all data of its method, unblended."""
+    return cell.budget == "all" and cell.blend == 1
+
+
+MONEY = {DEFAULT.name, *(method.name for method in BOUGHT)}
+DRAWN = (PLAIN, DEFAULT.name, PAPER)  # the curves of the figure
+ORDERED = BOUGHT[-1].name  # the method whose records are taken in several orders
 TABLES = (
     Table(
         "summary",
         "Does it help?",
-        "R@1 I2T/T2I; contrast set, caption/picture; R@1 kept of the base's own domain. Gains are over plain training "
-        "at its best, in points, with 95% intervals over images and seeds (*: excludes 0). *Score*: their mean.",
+        "R@1 I2T/T2I; contrast set, caption/picture; R@1 kept of the base's own domain. Gains are over plain "
+        "training, both unblended and at their best, in points, with 95% intervals over images and seeds (*: excludes "
+        "0). "
+        "*Score*: their mean. *Random*: what a retriever that ranks at random scores.",
         (*MEASURES, *GAINED),
-        lambda cell: cell.budget == "all" and cell.blend == 1,
-        [BASE],
+        is_whole,
     ),
     Table(
         "retrieval",
@@ -90,8 +69,7 @@ TABLES = (
         "I2T/T2I, in percent but for MRR; means over seeds. With `--paper`, the paper's figures stand beside ours. A "
         "figure with a sign is a gain over plain training.",
         ("R@1", *RANKING),
-        lambda cell: cell.budget == "all" and cell.blend == 1,
-        [BASE],
+        is_whole,
     ),
     Table(
         "methods",
@@ -102,7 +80,8 @@ TABLES = (
             *("R@1", "R@1, from the paper's method", "score, from the paper's method", *PAID, "edits_trained"),
             *("learning_rate", "epochs", "steps", "items_per_step", "seconds"),
         ),
-        lambda cell: cell.budget == "all" and cell.blend == 1,
+        is_whole,
+        (RANDOM,),
     ),
     Table(
         "budgets",
@@ -110,16 +89,35 @@ TABLES = (
         "*samples=N*: that many edits or samples; *calls=N*: that many LLM calls and images, rejects included. The "
         "settings are those of all data.",
         (*PAID, *MEASURES, *GAINED),
-        lambda cell: cell.budget != "all" and cell.blend == 1,
-        [PLAIN],
+        lambda cell: cell.budget.startswith(("samples", "calls")) and cell.blend == 1,
+        (RANDOM, BASE, PLAIN),
     ),
     Table(
         "blends",
         "Blended with the base",
-        "The weight of the tuned model. Gains are over plain training, unblended.",
+        "The weight of the tuned model. Gains are over plain training at the same weight.",
         (*MEASURES, *GAINED),
         lambda cell: cell.budget == "all",
-        [BASE],
+    ),
+    Table(
+        "money",
+        "What money buys",
+        "The default with a part of its records, and shares of them, drawn; gains are over plain training at the same "
+        "weight. *Dollars*: list prices, see docs/synthesis.md. *Dollars a point*: of R@1 that is gained.",
+        (*PAID, "dollars", "R@1", "kept", "R@1, gain", "kept, gain", "dollars a point"),
+        lambda cell: cell.method in MONEY and cell.budget.startswith(("all", "share")) and cell.blend > 0.6,
+        (RANDOM, BASE, PLAIN, f"{PLAIN}, blend 0.8"),
+    ),
+    Table(
+        "orders",
+        "Which failures first",
+        "As many records in an order by the margin of the false positive over the truth, or one of each image first; "
+        "compared with as many that are drawn, at the same weight.",
+        ("samples", "R@1", "kept", *(f"{measure}, from the drawn" for measure in ("R@1", "kept"))),
+        lambda cell: (
+            cell.budget.startswith(("share", *ORDERS)) and cell.method == BOUGHT[-1].name and cell.blend > 0.6
+        ),
+        (RANDOM, BASE, PLAIN, f"{PLAIN}, blend 0.8"),
     ),
 )
 
@@ -137,48 +135,132 @@ def tables_of(rows: Sequence[Row], published: Figures, left_out: Mapping[str, st
         found.append(rule)
     for data, lines in test.items():
         suffix, where = (f"_{data}", f" ({data})") if len(test) > 1 else ("", "")
-        count, seeds = len(lines[BASE].row["i2t_ranks"]), max(len(line.rows) for line in lines.values())
-        size = " ".join(filter(None, [f"{count:,} images, {seeds} seed{'s' if seeds > 1 else ''}.", too_few(count)]))
+        size = _size_of(lines)
         for table in TABLES:
             own = [name for name, line in lines.items() if name != BASE and table.has(line.cell)]
-            names = [*(name for name in table.beside if name in lines), *own]
-            frame = pd.DataFrame(
-                {"method": name} | {column: cell_of(column, lines[name], lines) for column in table.columns}
-                for name in names
-            ).rename(columns=lambda head: head.replace("_", " "))
-            if table.name == "retrieval" and published:
-                for measure in table.columns:
-                    frame[f"paper: {measure}"] = [both_ways(published, name, measure) for name in names]
-            found += [Finding(table.name + suffix, table.title + where, f"{size} {table.note}", frame)] if own else []
+            if own:
+                frame, plot = _frame(table, own, lines, published), _curve(lines) if table.name == "blends" else None
+                note = f"{size} {table.note}"
+                found.append(Finding(table.name + suffix, table.title + where, note, frame, plot=plot))
         if PLAIN in lines:
+            if data in validation:
+                found.append(_best_blends(lines, validation[data], suffix, where))
             found.append(_pairs(lines, suffix, where))
     return found
 
 
+def _size_of(lines: Lines) -> str:
+    """Say on how many images and seeds of the test split the lines are, and of which versions of the code."""
+    count, seeds = len(lines[BASE].row["i2t_ranks"]), max(len(line.rows) for line in lines.values())
+    size = f"The reported split (`--test-split`): {count:,} images, {seeds} seed{'s' if seeds > 1 else ''}."
+    commits = dict.fromkeys(f"{row['commit']:.8}" for line in lines.values() for row in line.rows)
+    versions = (
+        f"Rows of the commits {', '.join(commits)}: with seed 0, {', '.join(ANCHORS)} are equal on each, to the digit."
+    )
+    return " ".join(filter(None, [size, versions if len(commits) > 1 else "", too_few(count)]))
+
+
+def _frame(table: Table, names: Sequence[str], lines: Lines, published: Figures) -> pd.DataFrame:
+    """Return a table's columns of some lines, after those that stand beside them."""
+    names = [*(name for name in table.beside if name in (RANDOM, *lines) and name not in names), *names]
+    base = lines[BASE].row
+    rows = [
+        {"method": name}
+        | {
+            column: random_cell(column, base) if name == RANDOM else cell_of(column, lines[name], lines)
+            for column in table.columns
+        }
+        for name in names
+    ]
+    frame = pd.DataFrame(rows).rename(columns=lambda head: head.replace("_", " "))
+    if table.name == "retrieval" and published:
+        for measure in table.columns:
+            frame[f"paper: {measure}"] = [both_ways(published, name, measure) for name in names]
+    return frame
+
+
+def _curve(lines: Lines) -> Curve | None:
+    """Draw what the methods of `DRAWN` gain against what they keep, at each weight; None if nothing is kept."""
+    if "kept" not in lines[BASE].estimates:
+        return None
+    rows = []
+    for method in DRAWN:
+        of_method = [line for line in lines.values() if line.cell.method == method and line.cell.budget == "all"]
+        for line in [lines[BASE], *reversed(of_method)] if of_method else []:
+            weight = 0.0 if line is lines[BASE] else line.cell.blend
+            gained, kept = (100 * line.estimates[measure].mean for measure in ("R@1", "kept"))
+            rows.append(("the base's own domain", method, "i2t", weight, gained, kept))
+    return curve(pd.DataFrame(rows, columns=["also", "model", "direction", "weight", "gained", "kept"]))
+
+
+def _best_blends(lines: Lines, validation: Lines, suffix: str, where: str) -> Finding:
+    """Compare each method with plain training, each at its best weight by the mean of R@1 and kept on validation."""
+
+    def mean(name: str) -> float:
+        measured = validation[name].estimates
+        return statistics.fmean(measured[measure].mean for measure in ("R@1", "kept") if measure in measured)
+
+    weights: dict[str, list[str]] = {}  # of each method, its lines on both splits
+    for name, line in lines.items():
+        if name in validation and line.cell.budget == "all" and name != BASE:
+            weights.setdefault(line.cell.method, []).append(name)
+    best = {method: max(names, key=mean) for method, names in weights.items()}
+    plain, rows = lines[best[PLAIN]], [{"method": name} for name in (RANDOM, BASE)]
+    for row in rows:
+        is_random = row["method"] == RANDOM
+        row |= {
+            column: random_cell(column, lines[BASE].row) if is_random else cell_of(column, lines[BASE], lines)
+            for column in MEASURES
+        }
+    for method, name in best.items():
+        line = lines[name]
+        gains = {} if line is plain else line.gains(plain)
+        rows.append(
+            {"method": method, "weight": f"{line.cell.blend:g}"}
+            | {column: cell_of(column, line, lines) for column in MEASURES}
+            | {f"{measure}, gain": str(gains.get(measure, NONE)) for measure in (*MEASURES, "score")}
+        )
+    table = pd.DataFrame(rows, columns=["method", "weight", *MEASURES, *GAINED]).fillna(NONE)
+    note = (
+        f"{_size_of(lines)} Each method at its best weight, plain training, too: the highest mean of R@1 and kept on "
+        "validation. Gains are over plain training."
+    )
+    return Finding(f"best_blends{suffix}", f"Each at its best weight{where}", note, table)
+
+
 def _pairs(lines: Lines, suffix: str, where: str) -> Finding:
-    """Compare each method with each other one, paired by seed and query; the page shows the best one's."""
-    methods = {name: line for name, line in lines.items() if name != BASE and line.cell.blend == 1}
+    """Compare each line with each other one of the same weight and budget; the page shows the best method's."""
+    methods = {name: line for name, line in lines.items() if name != BASE and is_whole(line.cell)}
     best = max(methods, key=lambda name: methods[name].gains(lines[PLAIN])["score"].mean)
     rows = [
         {"method": name} | {measure: str(gain) for measure, gain in line.gains(methods[best]).items()}
         for name, line in methods.items()
     ]
+    alike = [
+        (name, other)
+        for name, other in itertools.combinations(lines, 2)
+        if BASE not in (name, other)
+        and (lines[name].cell.blend, lines[name].cell.budget) == (lines[other].cell.blend, lines[other].cell.budget)
+    ]
     data = [
         dict(zip(PAIR, (name, other, measure, gain.mean, *gain.bounds), strict=True))
-        for name, other in itertools.combinations(methods, 2)
-        for measure, gain in methods[name].gains(methods[other]).items()
+        for name, other in alike
+        for measure, gain in lines[name].gains(lines[other]).items()
     ]
-    note = f"Each method minus `{best}`, which has the highest score. The CSV has all pairs."
+    note = f"Each method minus `{best}`, which has the highest score. The CSV has all pairs of the same weight."
     return Finding(f"pairs{suffix}", f"Against each other{where}", note, pd.DataFrame(rows), pd.DataFrame(data))
 
 
 def write_page(sections: Sequence[Finding], folder: Path, *, is_toy: bool) -> None:
-    """Write `study.md` and the CSV of each section, with a warning at the top."""
+    """Write `study.md`, and the CSV and the figure of each section, with a warning at the top."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = ["# What does repair buy?", "", *([TOY, ""] if is_toy else [])]
     for each in sections:
         each.save(folder)
         lines += [f"## {each.title}", "", each.note, ""]
+        if each.plot is not None:
+            write_atomically(folder / f"{each.name}.svg", render("blends.svg", plot=each.plot))
+            lines += [f"![{each.title}: R@1 against what is kept]({each.name}.svg)", ""]
         if each.table is not None:
             lines += [markdown(list(each.table.columns), each.table.to_numpy().tolist()), ""]
     write_atomically(folder / "study.md", "\n".join(lines))
