@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset
+from killing import answered
 from ledgers import answers, rows
 
 from repair_hf.cli.main import main
 from repair_hf.records.dataset import load_dropped, load_kept, load_records
-from tests.synthesis.killing import answered
 
 WORLD = ["--llm", "world/oracle", "--editor", "world"]
 

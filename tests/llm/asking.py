@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from math import ceil, inf
+from math import ceil
 from pathlib import Path
 
 from ledgers import ledger_in
@@ -49,38 +48,24 @@ WORST = ceil(1.1 * count_tokens(PRICED, texts(0, 1)[0])) * IN + ROOM * OUT  # th
 
 
 class Till:
-    """Bills every request at once, and answers a moment later. `changed` is notified of each bill.
+    """Bills every request at once, and answers a moment later.
 
     Args:
         factor: What is billed, as a multiple of `WORST`.
-
-    Attributes:
-        answers: How many requests are answered; those that come later wait until their process is killed.
     """
 
     def __init__(self, factor: float = 1.0) -> None:
         self.tokens = round((factor * WORST - OUT) / IN)
         self.bill = self.tokens * IN + OUT
-        self.answers = inf
         self.asked: list[str] = []
-        self.changed = threading.Condition()
 
     @property
     def dollars(self) -> float:
         return len(self.asked) * self.bill
 
     def __call__(self, question: Question) -> Wire:
-        with self.changed:
-            self.asked.append(question.messages[0]["content"])
-            self.changed.notify_all()
-            is_answered = len(self.asked) <= self.answers
-        answer = billed(prompt_tokens=self.tokens, completion_tokens=1)
-        return Wire(body=answer.body, delay=0.02 if is_answered else 600.0)
-
-    def wait_for(self, requests: int) -> None:
-        """Wait until so many requests were billed."""
-        with self.changed:
-            assert self.changed.wait_for(lambda: len(self.asked) >= requests, 60)
+        self.asked.append(question.messages[0]["content"])
+        return Wire(body=billed(prompt_tokens=self.tokens, completion_tokens=1).body, delay=0.02)
 
 
 def ask_all(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from math import inf
+from functools import partial
 
 import pytest
 from children import Child
+from killing import Held
 from ledgers import ledger_in, rows
 from provider_server import ProviderServer
 
@@ -52,12 +52,10 @@ def test_three_processes_on_one_file_share_the_ceilings_and_the_answers(tmp_path
 def test_four_kills(tmp_path):
     """What was on its way counts at its worst price, and only that is asked again."""
     till, ceilings = Till(), {"max_usd": 44.5 * WORST, "concurrency": 4}
-    with ProviderServer(till) as server:
-        for till.answers in (1, 6, 14, 25):
-            child = Child(ask_in_child, tmp_path, server.url(), 40, ceilings)
-            till.wait_for(till.answers + 1)
-            child.kill()
-        till.answers = inf
+    held = Held(till)
+    with ProviderServer(held) as server:
+        for answers in (1, 4, 6, 9):
+            assert held.kill(partial(Child, ask_in_child, tmp_path, server.url(), 40, ceilings), answers)
         ask_all(tmp_path, server.url(), 40, **ceilings)
         with ledger_in(tmp_path) as ledger:
             counted, _ = ledger.total
@@ -82,18 +80,12 @@ def test_bills_above_the_reserve_are_written_as_they_are_and_then_reserved(tmp_p
 
 
 def test_bills_above_the_reserve_and_a_kill_after_each(tmp_path):
-    till = Till(10.0)
-    with ProviderServer(till) as server:
+    till, ceilings = Till(10.0), {"max_usd": 45 * WORST, "concurrency": 2}
+    held = Held(till)
+    with ProviderServer(held) as server:
         ask_all(tmp_path, server.url(), 1)  # one bill is known
-        till.answers = 1
-        while True:
-            before = len(till.asked)
-            child = Child(ask_in_child, tmp_path, server.url(), 64, {"max_usd": 45 * WORST, "concurrency": 2})
-            while len(till.asked) == before and child.poll() is None:
-                time.sleep(0.005)
-            if child.poll() is not None:  # it has ended by itself: the ceiling is reached
-                break
-            child.kill()
+        while held.kill(partial(Child, ask_in_child, tmp_path, server.url(), 64, ceilings), 0):
+            pass  # until the ceiling ends it
         with ledger_in(tmp_path) as ledger:
             assert till.dollars <= ledger.total[0] + ROUNDING
             assert ledger.total == (pytest.approx(4 * till.bill), 4)  # a fifth would pass the ceiling

@@ -242,6 +242,21 @@ def test_a_ceiling_that_lacks_only_what_others_have_reserved_waits_for_their_bil
     asyncio.run(main())
 
 
+def test_the_highest_bill_of_a_model_is_reserved_for_its_next_call_and_for_no_other_model(tmp_path):
+    async def main() -> None:
+        await ledger.pay("dear", TOPIC, 1.0, dear)
+        assert await ledger.reserve("b", TOPIC, 1.0) is None and ledger.total == (10.0, 2)
+        assert await ledger.reserve("c", TOPIC._replace(model="other"), 1.0) is None and ledger.total == (11.0, 3)
+
+    async def dear() -> Reply:
+        return YES._replace(dollars=5.0)
+
+    with ledger_in(tmp_path) as ledger:
+        asyncio.run(main())
+    with ledger_in(tmp_path) as ledger:  # another process reads it from the file
+        assert asyncio.run(ledger.reserve("d", TOPIC, 1.0)) is None and ledger.total == (16.0, 4)
+
+
 def test_sums_of_many_rows_read_an_index_alone(tmp_path):
     with ledger_in(tmp_path) as ledger:
         sums = "SELECT model, TOTAL(COALESCE(dollars, worst)), COUNT(*), MAX(dollars) FROM call GROUP BY model"

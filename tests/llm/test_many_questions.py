@@ -118,19 +118,21 @@ def test_a_run_that_tolerates_all_failures_goes_on(crowd):
 
 
 @pytest.mark.parametrize(
-    ("tolerated", "outcomes", "broken_after"),
+    ("tolerated", "places", "outcomes", "broken_after"),
     [
-        (0.5, "x" * 49, 49),
-        (0.5, "x" * 200, 50),
-        (0.5, ".x" * 300, 600),  # half is not more than half
-        (0.5, "." * 200 + "x" * 200, 301),
-        (0.5, "." * 10_000 + "x" * 200, 10_101),  # a long good time does not outweigh a bad one
-        (1.0, "x" * 1000, 1000),
-        (0.0, "." * 60 + "x", 61),
+        (0.5, 4, "x" * 49, 49),
+        (0.5, 4, "x" * 200, 50),
+        (0.5, 4, ".x" * 300, 600),  # half is not more than half
+        (0.5, 4, "." * 200 + "x" * 200, 301),
+        (0.5, 4, "." * 10_000 + "x" * 200, 10_101),  # a long good time does not outweigh a bad one
+        (1.0, 4, "x" * 1000, 1000),
+        (0.0, 4, "." * 60 + "x", 61),
+        (0.5, 50, "x" * 300, 200),  # all requests on their way may fail together
+        (0.5, 50, "." * 10_000 + "x" * 500, 10_401),
     ],
 )
-def test_circuit(tolerated, outcomes, broken_after):
-    circuit = Circuit(tolerated, places=4)
+def test_circuit(tolerated, places, outcomes, broken_after):
+    circuit = Circuit(tolerated, places)
     noted = 0
     try:
         for outcome in outcomes:

@@ -1,16 +1,14 @@
 """Contrast sets of the toy world, held against its scenes; resume, ceilings and drops over real runs."""
 
 import json
-import os
-import subprocess
-import sys
-import time
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from chat_server import ChatServer, Response
 from datasets import load_dataset
+from killing import Held, start
 
 from repair_hf import contrast_set
 from repair_hf.cli.main import main
@@ -167,26 +165,18 @@ def test_a_rejected_question_is_asked_again_by_the_next_run_and_dropped_until_th
 @pytest.mark.slow
 def test_a_killed_command_goes_on_and_pays_for_nothing_again(world, tmp_path):
     """The chat server counts what it answered: the kill may cost the requests in flight, and nothing else."""
-    asked, env = 0, os.environ | {"OPENAI_API_KEY": "none"}
+    held, cut, whole = Held(oracle.answer_to), tmp_path / "cut", tmp_path / "whole"
 
-    def reply(request):
-        nonlocal asked
-        asked += 1
-        return oracle.answer_to(request)
-
-    def kept(out) -> int:
+    def kept(out: Path) -> int:
         return json.loads((out / "summary.json").read_text())["kept"]
 
-    with ChatServer(reply, port=0) as server:
+    with ChatServer(held) as server:
         words = f"contrast --pairs {world} --editor world --concurrency 2 --llm openai/oracle".split()
-        command = [sys.executable, "-m", "repair_hf", *words, "--llm-base-url", server.base_url, "--output"]
-        cut, whole = tmp_path / "cut", tmp_path / "whole"
-        with subprocess.Popen([*command, str(cut)], env=env, stdout=subprocess.PIPE) as run:
-            while asked < 30 and run.poll() is None:
-                time.sleep(0.01)
-            run.kill()
-        assert not (cut / "summary.json").exists() and asked >= 30
-        subprocess.run([*command, str(cut)], env=env, check=True, capture_output=True)
-        resumed, asked = asked, 0
-        subprocess.run([*command, str(whole)], env=env, check=True, capture_output=True)
+        command = [*words, "--llm-base-url", server.base_url, "--output"]
+        assert held.kill(partial(start, [*command, str(cut)], 1, tmp_path), 30)
+        assert not (cut / "summary.json").exists()
+        assert main([*command, str(cut)]) == 0
+        resumed = held.came
+        assert main([*command, str(whole)]) == 0
+    asked = held.came - resumed
     assert asked <= resumed <= asked + 2 and kept(cut) == kept(whole)

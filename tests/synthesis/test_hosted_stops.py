@@ -72,22 +72,25 @@ def test_an_image_is_saved_before_the_ledger_says_that_it_came(serve, tmp_path):
 
 def test_when_a_run_stops_no_more_images_are_bought_and_those_on_their_way_arrive(serve, sources, tmp_path):
     """One image is on its way and seven wait when the LLM's provider fails for good; an answer of its own is late."""
-    is_drawn, has_failed = threading.Event(), threading.Event()
+    is_drawn, is_stopping = threading.Event(), threading.Event()
 
     def draw(n: int) -> bytes:
         is_drawn.set()
-        has_failed.wait(30)
-        time.sleep(0.3)  # until the run has stopped
+        assert is_stopping.wait(60)
         return png()
 
     def say(body: dict) -> str | Response:
         if body["messages"][0]["content"] == "late":
-            has_failed.wait(30)
-            time.sleep(1)  # in which further images could be bought
+            assert is_stopping.wait(60)
+            time.sleep(0.3)  # in which further images could be bought
             return "late"
-        is_drawn.wait(30)
-        has_failed.set()
+        assert is_drawn.wait(60)
         return Response(401, {"error": {"message": "no such key"}})
+
+    class Images(Candidates):
+        async def close(self) -> None:
+            asyncio.get_running_loop().call_soon(is_stopping.set)
+            await super().close()
 
     server = serve(draw)
 
@@ -98,7 +101,7 @@ def test_when_a_run_stops_no_more_images_are_bought_and_those_on_their_way_arriv
         with ledger_in(tmp_path) as ledger:
             asker = Asker("openai/gpt-4o-mini", ledger, base_url=url)
             editor = editor_at(server, "gemini", ledger, concurrency=1)
-            images = Candidates(editor, sources, ledger.folder, count=4, seed=0)
+            images = Images(editor, sources, ledger.folder, count=4, seed=0)
             questions = [[{"role": "user", "content": word}] for word in ("late", "no")]
             answers = [asker.ask(question, stage="x", direction="t2i") for question in questions]
             await work_through(asker, [[images.make(0, "red"), images.make(1, "red"), *answers]], finish, images)

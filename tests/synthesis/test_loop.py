@@ -91,7 +91,8 @@ def test_after_an_error_nothing_new_is_sent_and_answers_on_their_way_arrive(tmp_
     async def reply(request) -> Reply:
         sent.append(request)
         await has_failed.wait()
-        await asyncio.sleep(0.1)
+        for _ in range(50):  # turns of the event loop, in which others could be sent
+            await asyncio.sleep(0)
         return Reply("yes", dollars=0.0)
 
     async def work(item: int) -> None:
