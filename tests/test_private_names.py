@@ -9,11 +9,8 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "repair_hf"
 FILES = {path.relative_to(SOURCE).as_posix(): path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
 STANDARD = {"_replace", "_exit", "_get_help_string", "_format_action_invocation"}  # of the standard library
-# What is left: private names of `datasets`, which has no public one for the rows of a selection and for a digest.
-PRIVATE = {"pairs/dataset.py: _indices", "pairs/dataset.py: _fingerprint"} | {
-    "pairs/sources.py: _indices",
-    "pairs/sources.py: _fingerprint",
-}
+# What is left: `datasets` has no public name for the rows of a selection, whose images would be copied.
+PRIVATE = {"pairs/sources.py: _indices"}
 # Variables of modules that one may set.
 SETTINGS = {"litellm.suppress_debug_info", "constants.HF_HUB_OFFLINE", "datasets.config.HF_HUB_OFFLINE"}
 

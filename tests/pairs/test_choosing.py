@@ -8,45 +8,45 @@ import json
 import shutil
 
 import numpy as np
+import pandas as pd
 import PIL.Image
 import pytest
-from datasets import Dataset, DatasetDict, Image, concatenate_datasets
+from datasets import Dataset, DatasetDict, Image
 
-from repair_hf.pairs.cells import equal_cells, image_files
-from repair_hf.pairs.choosing import draw_images, rows_of_split
 from repair_hf.pairs.dataset import load_pairs
+from repair_hf.pairs.images import equal_cells
 from repair_hf.pairs.problems import Problems
-from repair_hf.pairs.rows import Listing, Row
-from repair_hf.runtime.options import UserError
+from repair_hf.pairs.rows import draw_images, items_of_split
+from repair_hf.pairs.sources import IMAGES
+from repair_hf.runtime.options import PairsOptions, UserError
 from tests.pairs.made_sources import write
 
-ROWS = [Row(place, f"{place:012d}.jpg", place, ["a caption"]) for place in range(30)]
+ITEMS = pd.DataFrame({"item": range(30), "image_id": [f"{place:012d}.jpg" for place in range(30)]})
 
 
-def places(split: str, rows: list[Row]) -> list[int]:
-    listing = Listing(image_files([None] * len(rows)), rows)
-    return [row.image for row in rows_of_split(listing, (split,), None, Problems(), "photographs")]
+def places(split: str, items: pd.DataFrame = ITEMS) -> list[int]:
+    return items_of_split(items, (split,), Problems(), PairsOptions("photographs"))["item"].tolist()
 
 
 def test_images_are_split_by_the_same_hash_as_ever():
-    assert places("validation", ROWS) == [4, 5, 18, 27] and places("test", ROWS) == [1, 9]
-    assert places("train", ROWS) == sorted(set(range(30)) - {1, 4, 5, 9, 18, 27})
+    assert places("validation") == [4, 5, 18, 27] and places("test") == [1, 9]
+    assert places("train") == sorted(set(range(30)) - {1, 4, 5, 9, 18, 27})
 
 
 def test_an_image_keeps_its_split_when_others_come_or_go():
-    assert places("test", ROWS[5:]) == [9] and places("validation", ROWS[::-1]) == [27, 18, 5, 4]
+    assert places("test", ITEMS[5:]) == [9] and places("validation", ITEMS[::-1]) == [27, 18, 5, 4]
 
 
 def test_images_of_a_group_stay_together():
-    grouped = [row._replace(group=ROWS[row.image % 3 + 3].image_id) for row in ROWS]  # groups 3, 4 and 5
+    grouped = ITEMS.assign(group=[ITEMS["image_id"][place % 3 + 3] for place in range(30)])  # groups 3, 4 and 5
     assert places("train", grouped) == list(range(0, 30, 3))
     assert places("validation", grouped) == [place for place in range(30) if place % 3]
 
 
 def test_the_same_images_are_drawn_as_ever_and_a_larger_draw_contains_every_smaller_one():
-    drawn = [row.image for row in draw_images(ROWS, 10)]
+    drawn = draw_images(ITEMS, 10)["item"].tolist()
     assert drawn == [0, 4, 6, 7, 8, 11, 14, 19, 22, 24]
-    assert {row.image for row in draw_images(ROWS, 4)} < set(drawn) and draw_images(ROWS, None) == ROWS
+    assert set(draw_images(ITEMS, 4)["item"]) < set(drawn) and len(draw_images(ITEMS, 99)) == 30
 
 
 def test_files_and_bytes_are_equal_if_all_of_their_bytes_are(tmp_path):
@@ -57,10 +57,9 @@ def test_files_and_bytes_are_equal_if_all_of_their_bytes_are(tmp_path):
         (tmp_path / f"{place}.png").write_bytes(content)
     paths = [f"{tmp_path}/{place}.png" for place in range(len(contents))]
     paths += [paths[3], f"{tmp_path}/./4.png", f"{tmp_path}/absent.png", f"{tmp_path}//absent.png", str(tmp_path), ""]
-    cells = [{"bytes": content, "path": "x.png"} for content in contents] + [None, None]
-    features = image_files([]).features
-    stored = Dataset.from_dict({"image": cells}, features=features).cast_column("image", Image())
-    found = equal_cells(concatenate_datasets([image_files(paths), stored.cast(features)]), "image")
+    cells = [{"bytes": None, "path": path} for path in paths]
+    cells += [{"bytes": content, "path": "x.png"} for content in contents] + [None, None]
+    found = equal_cells(Dataset.from_dict({"image": cells}, features=IMAGES))
     keys = [
         *contents,
         contents[3],
@@ -123,7 +122,7 @@ def test_karpathys_val_is_the_validation_split(tmp_path):
     (tmp_path / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
     for name in ("val", "validation"):
         assert load_pairs(tmp_path, split=name).images["image_id"][:] == ["1.png"]
-    assert places("val", ROWS) == places("validation", ROWS)
+    assert places("val") == places("validation")
 
 
 COLORS = [(k, 255 - k, 7 * k % 256) for k in range(60)]

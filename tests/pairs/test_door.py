@@ -16,7 +16,7 @@ from datasets import Dataset, Features, Image, Value, load_from_disk
 
 from repair_hf.cli.main import main
 from repair_hf.evaluation.benchmarks import load_benchmark
-from repair_hf.pairs.cells import OutsideFolder, image_files, misplaced
+from repair_hf.pairs.cells import OutsideFolder, misplaced
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import load_kept, load_records
 from repair_hf.runtime.options import UserError
@@ -68,7 +68,8 @@ def test_files_may_have_to_lie_in_given_folders(tmp_path):
         PIL.Image.new("RGB", (8, 8)).save(tmp_path / name / "x.png")
     (tmp_path / "fetched" / "link.png").symlink_to(tmp_path / "private" / "x.png")
     names = ["fetched/x.png", "private/x.png", "fetched/../private/x.png", "fetched/link.png", "fetched/y.png"]
-    images = image_files(tmp_path / name for name in names)
+    cells = [{"bytes": None, "path": str(tmp_path / name)} for name in names]
+    images = Dataset.from_dict({"image": cells}, features=Features({"image": Image(decode=False)}))
     found = misplaced(images, "image", [tmp_path / "fetched"])
     assert [isinstance(found.get(row), OutsideFolder) for row in range(5)] == [False, True, True, True, False]
     assert isinstance(found[4], FileNotFoundError) and 0 not in found

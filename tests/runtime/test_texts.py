@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from repair_hf.analysis.people.judgements import read_judgements
 from repair_hf.llm.answers import AnswerError, read_answer
 from repair_hf.pairs.problems import Problems
-from repair_hf.pairs.sources import read_listing
+from repair_hf.pairs.sources import read_source
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.runtime.command_line import parse
 from repair_hf.runtime.options import PairsOptions, UserError
@@ -91,12 +91,12 @@ def test_captions_leave_out_bad_lines(tmp_path, lines):
     (tmp_path / "captions.jsonl").write_bytes(b"\n".join(lines))
     problems = Problems()
     try:
-        listing = read_listing(PairsOptions(str(tmp_path)), None, ("all",), problems)
+        _, rows, _ = read_source(PairsOptions(str(tmp_path)), None, ("all",), problems)
     except UserError as error:
         assert "\n" not in str(error)
     else:
         n_lines = sum(bool(line.strip()) for line in b"\n".join(lines).split(b"\n"))
-        assert listing.n_rows + sum(problem.count for problem in problems.found()) == n_lines
+        assert len(rows) + sum(problem.count for problem in problems.found()) == n_lines
 
 
 @MANY
@@ -109,11 +109,11 @@ def test_caption_files_leave_out_bad_rows_or_are_one_line(tmp_path, data):
     (tmp_path / "x.json").write_bytes(data)
     try:
         options = PairsOptions(str(tmp_path / "x.json"), image_folder=str(tmp_path))
-        listing = read_listing(options, None, ("all",), Problems())
+        images, rows, _ = read_source(options, None, ("all",), Problems())
     except UserError as error:
         assert "\n" not in str(error)
     else:
-        assert len(listing.rows) == len(listing.images)
+        assert set(rows["image"]) <= set(range(len(images)))
 
 
 @MANY

@@ -13,9 +13,9 @@ from datasets import Dataset
 
 from repair_hf.mining.false_positives import FEATURES
 from repair_hf.mining.scores import exact_scores, quietly
-from repair_hf.pairs.cells import name_in
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.problems import Problems, quoted
+from repair_hf.pairs.sources import folder_of, name_in
 from repair_hf.pairs.tables import SEPARATED, load_table
 from repair_hf.pairs.truth import Truth
 from repair_hf.pairs.wording import bare_caption
@@ -82,8 +82,7 @@ class _Names:
     """Images by id and path, and captions by id and wording."""
 
     def __init__(self, pairs: Pairs) -> None:
-        source = Path(pairs.source.pairs)
-        self.folder = Path(pairs.source.image_folder or (source if source.is_dir() else source.parent)).absolute()
+        self.folder = folder_of(pairs.source)
         self.images = {name: row for row, name in enumerate(pairs.images["image_id"][:])}
         self.captions = {name: row for row, name in enumerate(pairs.captions["caption_id"][:])}
         self.texts: dict[str, int] = {}

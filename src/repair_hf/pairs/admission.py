@@ -11,8 +11,8 @@ from pathlib import Path
 from datasets import Dataset, Image
 from datasets.features.features import require_decoding  # seen with datasets 5.2
 
-from repair_hf.pairs.cells import anchored, misplaced, own_folders, uncopied
-from repair_hf.pairs.images import UNDECODABLE, TooLarge, open_image
+from repair_hf.pairs.cells import anchored, misplaced, own_folders
+from repair_hf.pairs.images import UNDECODABLE, TooLarge, open_image, uncopied
 from repair_hf.pairs.problems import KINDS
 from repair_hf.runtime.options import UserError
 

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 from datasets import Dataset
 
-from repair_hf.pairs.fetching import is_address
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.tables import in_memory
 from repair_hf.runtime.files import REPAIR, read_json
@@ -45,7 +44,7 @@ def load_annotations(file: Path, image_folder: str | None, problems: Problems) -
                 "with `sentences` and `split` (Karpathy)."
             )
     for row in rows:
-        if is_address(row["image"]):  # these formats name files alone, so nothing is fetched
+        if "://" in row["image"] and not row["image"].startswith("file://"):  # these formats name files alone
             row["image"] = os.path.normpath(row["image"])
     return in_memory(pa.Table.from_pylist(rows, pa.schema(columns)))
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from repair_hf.pairs.rows import Row
+import pandas as pd
+
 from repair_hf.runtime.options import UserError
 
 
@@ -75,36 +76,28 @@ class BenchmarkSplit:
             return
         raise UserError(f"{listed}, but `{self.benchmark}` has {expected} there. {remedy}")
 
-    def check_usable(self, wanted: Sequence[Row], usable: Sequence[Row]) -> None:
-        """Check that all images of the split and all of their captions can be used."""
-        there = {row.image_id for row in usable}
-        missing = [row.image_id for row in wanted if row.image_id not in there]
-        empty = sum(text is None for row in usable for text in row.captions)
+    def check_usable(self, listed: Sequence[str], usable: Sequence[str], empty: int) -> None:
+        """Check that all images of the split, by their ids, and all of their captions can be used."""
+        there = set(usable)
+        missing = [image_id for image_id in listed if image_id not in there]
         if missing or empty:
             shown = ", ".join(map(ascii, missing[:SHOWN])) + ", ..." * (len(missing) > SHOWN)
             raise UserError(
-                f"`{self.source}` lacks {len(missing):,} of the {len(wanted):,} images of `{self.benchmark}` "
+                f"`{self.source}` lacks {len(missing):,} of the {len(listed):,} images of `{self.benchmark}` "
                 f"{self.split} ({shown}), and {empty:,} captions of the others. They are missing, empty or cannot be "
                 "decoded. Complete them, or leave out `benchmark` to use the rest."
             )
 
+    def items(self, listed: pd.DataFrame, n_captions: int) -> pd.DataFrame:
+        """Return the images of the split, of those that the source lists with so many captions.
 
-def rows_of_benchmark(expected: BenchmarkSplit, rows: list[Row], *, has_splits: bool) -> list[Row]:
-    """Return the rows of a split that belong to a benchmark.
-
-    Raises:
-        UserError: If the source has no splits, or the split is of another size.
-    """
-    if not has_splits:
-        raise UserError(
-            f"`{expected.source}` has no splits, but `{expected.benchmark}` needs one. Give Karpathy's JSON or a "
-            "dataset with its splits, or leave out `benchmark`."
-        )
-    expected.check_listed(len(rows), sum(len(row.captions) for row in rows))
-    if not expected.is_drawn:
-        return rows
-    drawn = draw_coco30k([row.image_id for row in rows])
-    return [row for row in rows if row.image_id in drawn]
+        Raises:
+            UserError: If the split is of another size.
+        """
+        self.check_listed(len(listed), n_captions)
+        if not self.is_drawn:
+            return listed
+        return listed[listed["image_id"].isin(draw_coco30k(listed["image_id"].tolist()))]
 
 
 def draw_coco30k(image_ids: Sequence[str]) -> set[str]:

@@ -6,24 +6,18 @@ files of this machine. Therefore paths are made absolute, and those of strangers
 
 from __future__ import annotations
 
-import hashlib
 import os
-import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from urllib.request import url2pathname
 
-import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset, Features, Image, config
+from datasets import Dataset, Image, config
 from huggingface_hub import constants
 from huggingface_hub.file_download import repo_folder_name  # seen with huggingface_hub 1.33
 
 from repair_hf.runtime.redaction import printable
 
 CELLS_PER_READ = 256
-IMAGES = Features({"image": Image(decode=False)})
 
 
 class OutsideFolder(OSError):
@@ -102,92 +96,12 @@ def misplaced(rows: Dataset, column: str, folders: Sequence[str | Path]) -> dict
     return found
 
 
-def equal_cells(rows: Dataset, column: str) -> list[int]:
-    """Number the images of a column: files and cells of equal bytes share a number; no others do."""
-    images, first = undecoded(rows, column).with_format("arrow"), dict[str, int]()
-    paths = [path and os.path.normpath(path) for path in _paths(images, column)]
-    of_row = [first.setdefault(path, row) if path else row for row, path in enumerate(paths)]
-    keys: dict[int, tuple] = dict.fromkeys(of_row, ())  # each file is read once
-    for is_whole in (False, True):  # bytes of another length are others
-        often, starts = Counter(keys.values()), range(0, len(images), CELLS_PER_READ)
-        for start, table in zip(starts, images.iter(CELLS_PER_READ), strict=True):
-            for row, content in enumerate(_fields(table[column])[0], start):
-                if row in keys and often[keys[row]] > 1:
-                    found = _read(content, paths[row], is_whole=is_whole)
-                    keys[row] += (("alone", row) if found is None else found,)
-    numbers: dict[tuple, int] = {}
-    return [numbers.setdefault(keys[row], len(numbers)) for row in of_row]
-
-
-def uncopied(rows: Dataset, column: str) -> Iterator[pa.Buffer | str | None]:
-    """Yield each image of a column: its bytes, without a copy of them, or its path; None for an absent cell."""
-    for table in rows.select_columns([column]).with_format("arrow").iter(CELLS_PER_READ):
-        for is_there, content, path in zip(table[column].is_valid(), *_fields(table[column]), strict=True):
-            found = content.as_buffer() if content.is_valid else path.as_py() or ""
-            yield found if is_there.as_py() else None
-
-
-def _read(content: pa.Scalar, path: str | None, *, is_whole: bool) -> int | bytes | None:
-    """Return the size of an image file, or a digest of the whole; None if it cannot be read."""
-    if not content.is_valid and not os.path.isfile(path or ""):  # a device or a pipe may never end
-        return None
-    try:
-        with pa.BufferReader(content.as_buffer()) if content.is_valid else open(path or "", "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            return hashlib.sha256(file.read(size)).digest() if is_whole else size
-    except OSError:
-        return None
-
-
-def _fields(cells: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    return pc.struct_field(cells, "bytes"), pc.struct_field(cells, "path")  # null in an absent cell
-
-
 def _is_relative(path: str | None) -> bool:
     return bool(path) and not os.path.isabs(path or "")
 
 
 def _paths(rows: Dataset, column: str) -> Iterable[str | None]:
     """Yield the path of each cell without bytes, and None for the others."""
-    cells = rows.with_format("arrow")[column]  # which decodes nothing
-    for start in range(0, len(rows), CELLS_PER_READ):
-        contents, paths = _fields(cells[start : start + CELLS_PER_READ])
+    for table in rows.select_columns([column]).with_format("arrow").iter(CELLS_PER_READ):  # which decodes nothing
+        contents, paths = pc.struct_field(table[column], "bytes"), pc.struct_field(table[column], "path")
         yield from pc.if_else(contents.is_null(), paths, None).to_pylist()
-
-
-def image_files(paths: Iterable[str | Path | None]) -> Dataset:
-    """Return a column of image files, without opening them; None for an absent image."""
-    cells = [None if path is None else {"bytes": None, "path": str(path)} for path in paths]
-    return Dataset.from_dict({"image": cells}, features=IMAGES)
-
-
-def file_names(images: Dataset, cells: list[int]) -> list[str] | None:
-    """Return the file name of each image, if all have one, and different images have different ones."""
-    names = pc.struct_field(images.with_format("arrow")["image"][:], "path").to_pylist()
-    if not all(names) or not len(set(names)) == len(set(cells)) == len(set(zip(names, cells, strict=True))):
-        return None
-    return names
-
-
-def located(folder: Path, name: str) -> str:
-    """Return the path of an image in a folder, which is absolute, or in the folder's `images`, if it is there.
-
-    A Mac may have encoded the accents of its name in another form than the table.
-    """
-    name = _without_scheme(name)
-    forms = dict.fromkeys([name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD"))])
-    paths = [os.path.join(folder, place, form) for place in ("", "images") for form in forms]
-    return next(filter(os.path.isfile, paths), paths[0])  # no error for any name
-
-
-def name_in(folder: Path, name: str) -> str:
-    """Return the id of an image that is named by an absolute path: ids are published, and its folder may move."""
-    if not os.path.isabs(plain := _without_scheme(name)):
-        return name
-    path = Path(plain)
-    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
-
-
-def _without_scheme(name: str) -> str:
-    return url2pathname(name[len("file://") :]) if name.startswith("file://") else name

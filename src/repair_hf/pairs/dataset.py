@@ -9,32 +9,29 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, DatasetInfo, Features, Image, Value, concatenate_datasets
-from huggingface_hub import cached_assets_path
+import pyarrow.compute as pc
+from datasets import Dataset, DatasetDict, Features, Image, Value, concatenate_datasets
 
 from repair_hf.pairs.benchmarks import BenchmarkSplit, check_name
-from repair_hf.pairs.choosing import draw_images, merge_rows, rows_of_split
 from repair_hf.pairs.images import Inspection, content_digest, inspect_images, redraw
 from repair_hf.pairs.problems import Problem, Problems
-from repair_hf.pairs.rows import Listing, Row
-from repair_hf.pairs.sources import read_listing
+from repair_hf.pairs.rows import draw_images, items_of_split, merge_rows
+from repair_hf.pairs.sources import read_source
 from repair_hf.pairs.tables import in_memory
 from repair_hf.runtime.items import Items, digest_each
 from repair_hf.runtime.options import IN_MEMORY, PairsOptions, UserError, expect
-from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import refuse_unfinished
 
 logger = logging.getLogger(__name__)
 
 DATASET = f"a dataset {IN_MEMORY}"  # in messages
 MAKE_PAIRS = "Pairs, from `load_pairs(PATH)` or `Pairs.from_dataset(DATASET)`"  # for errors
-CAPTIONS_AT_ONCE = 100_000  # as values of Python
 CAPTIONS = Features({"caption_id": Value("string"), "caption": Value("string"), "image_index": Value("int64")})
 
 
@@ -187,105 +184,94 @@ def loading_once() -> Iterator[None]:
 
 def _load(options: PairsOptions, data: Dataset | DatasetDict | None) -> Pairs:
     """Load the pairs of a source, or of `data`, a dataset in memory that `options.pairs` names in messages."""
-    source, split, problems, expected = options.pairs, options.split, Problems(), None
+    split, problems, expected = options.split, Problems(), None
     if data is None:
-        refuse_unfinished(source)
+        refuse_unfinished(options.pairs)
     if options.benchmark is not None:
         name = check_name(options.benchmark, split, with_restval=options.with_restval)
-        expected = BenchmarkSplit(options.benchmark, name, source)
+        expected = BenchmarkSplit(options.benchmark, name, options.pairs)
     splits = (split, "restval") if options.with_restval and split == "train" else (split,)
-    listing = read_listing(options, data, splits, problems)
-    listing = merge_rows(listing, source, problems, by_id_alone=expected is not None)
-    rows = rows_of_split(listing, splits, expected, problems, source)
-    is_part = options.max_images is not None or options.max_captions is not None
-    whole = (len(rows), sum(len(row.captions) for row in rows)) if is_part else None
-    rows, looks = _usable(listing, draw_images(rows, options.max_images), expected, problems)
-    _report(problems, options, is_empty=not rows)
-    images, captions = _image_table(listing, rows, looks, options), _caption_table(rows, options.max_captions)
+    images, rows, captions = read_source(options, data, splits, problems)
+    items, captions = merge_rows(images, rows, captions, options, problems)
+    items = items_of_split(items, splits, problems, options)
+    n_captions = int(np.isin(captions["item"].to_numpy(), items["item"]).sum())
     if expected is not None:
-        logger.info("%s %s: %d images, %d captions.", expected.benchmark, expected.split, len(images), len(captions))
+        items = expected.items(items, n_captions)
+    whole = None
+    if options.max_images is not None or options.max_captions is not None:
+        whole = len(items), n_captions
+    if options.max_images is not None:
+        items = draw_images(items, options.max_images)
+    listed = items["image_id"].tolist()
+    items, captions, looks = _usable(images, items, captions, problems)
+    if expected is not None:
+        expected.check_usable(listed, items["image_id"].tolist(), captions["caption"].null_count)
+        logger.info("%s %s: %d images, %d captions.", expected.benchmark, expected.split, len(items), len(captions))
+    problems.report(options.pairs, is_empty=items.empty, is_strict=options.strict)
     known = options if data is None else replace(options, pairs=DATASET)
-    return Pairs(images, captions, problems.found(), tuple(each.look for each in looks), whole, known)
+    return Pairs(
+        _image_table(images, items, looks),
+        _caption_table(items, captions, options.max_captions),
+        problems.found(),
+        tuple(each.look for each in looks),
+        whole,
+        known,
+    )
 
 
 def _usable(
-    listing: Listing, wanted: list[Row], expected: BenchmarkSplit | None, problems: Problems
-) -> tuple[list[Row], list[Inspection]]:
-    """Return the rows with an image and a caption that can be used, and what was found out about their images."""
-    rows = []
-    for row in wanted:
-        captions = [text.strip() or None if isinstance(text, str) else None for text in row.captions]
-        for place, caption in enumerate(captions):
-            if caption is None:
-                problems.add("empty_caption", f"{row.image_id}#{place}")
-        if any(captions):
-            rows.append(row._replace(captions=captions))  # None in the place of one that cannot be used
-        else:
-            problems.add("image_without_captions", row.image_id)
-    found = inspect_images(listing.images.select([row.image for row in rows]))
-    for row, each in zip(rows, found, strict=True):
-        if each.problem is not None:
-            path = (listing.images[row.image]["image"] or {}).get("path") or ""
-            problems.add(
-                each.problem, row.image_id if path.endswith(row.image_id) or not path else f"{row.image_id}: {path}"
-            )
-    usable = [(row, each) for row, each in zip(rows, found, strict=True) if each.problem is None]
-    if expected is not None:
-        expected.check_usable(wanted, [row for row, _ in usable])
-    return [row for row, _ in usable], [each for _, each in usable]
+    images: Dataset, items: pd.DataFrame, captions: pa.Table, problems: Problems
+) -> tuple[pd.DataFrame, pa.Table, list[Inspection]]:
+    """Return the images that can be decoded and have a caption, their captions, and what was found out about them."""
+    ids = items.set_index("item")["image_id"]
+    wanted = captions.append_column("is_empty", captions["caption"].is_null()).drop_columns("caption")
+    wanted = wanted.filter(pc.is_in(wanted["item"], pa.array(items["item"])))
+    for caption in wanted.filter(wanted["is_empty"]).to_pylist():
+        problems.add("empty_caption", f"{ids[caption['item']]}#{caption['place']}")
+    is_described = items["item"].isin(wanted["item"].filter(pc.invert(wanted["is_empty"])).to_numpy())
+    for image_id in items["image_id"][~is_described]:
+        problems.add("image_without_captions", image_id)
+    items = items[is_described]
+    inspections = inspect_images(images.select(items["image"]))
+    for image, image_id, found in zip(items["image"], items["image_id"], inspections, strict=True):
+        if found.problem is not None:
+            path = (images[image]["image"] or {}).get("path") or ""
+            problems.add(found.problem, image_id if path.endswith(image_id) or not path else f"{image_id}: {path}")
+    is_good = np.array([found.problem is None for found in inspections], bool)
+    items = items[is_good]
+    captions = captions.filter(pc.is_in(captions["item"], pa.array(items["item"])))
+    return items, captions, [found for found in inspections if found.problem is None]
 
 
-def _report(problems: Problems, options: PairsOptions, *, is_empty: bool) -> None:
-    found, source = problems.found(), options.pairs
-    listed = "; ".join(map(str, found))
-    if found and options.strict:
-        raise UserError(f"`{source}` has {listed}. Repair them, or leave out `strict` to skip them.")
-    if is_empty:
-        raise UserError(f"`{source}` holds no usable image with a caption: {listed or 'it is empty'}.")
-    lines = [*problems.warnings, *(f"Left out {problem}." for problem in found)]
-    if len(lines) > 1:  # they are said in full the first time
-        mark = cached_assets_path("repair_hf", "warned") / digest([source, *lines])
-        if mark.exists():
-            lines = [f"{lines[0]} {len(lines) - 1} more warnings as before."]
-        mark.touch()
-    for line in lines:
-        logger.warning("%s: %s", source, line)
-
-
-def _image_table(listing: Listing, rows: list[Row], looks: Sequence[Inspection], options: PairsOptions) -> Dataset:
-    """Return the images of some rows; those that are transparent or deeper than 8 bits are drawn in plain RGB."""
-    images, places = listing.images, [row.image for row in rows]
-    if images._indices is not None:  # a selection, which `add_column` would copy; seen with datasets 5.2
-        places = images._indices.column(0).to_numpy()[places].tolist()
-        images = Dataset(images.data, DatasetInfo(features=images.features), fingerprint=images._fingerprint)
-    if changed := [place for place, look in enumerate(looks) if look.is_transparent or look.is_deep]:
+def _image_table(images: Dataset, items: pd.DataFrame, looks: Sequence[Inspection]) -> Dataset:
+    """Return the images of some items; those that are transparent or deeper than 8 bits are drawn in plain RGB."""
+    places = items["image"].to_numpy(copy=True)
+    changed = np.flatnonzero([look.is_transparent or look.is_deep for look in looks])
+    if len(changed):
         logger.info(
             "%d of %d images are transparent or have more than 8 bits; they are drawn in plain RGB, on white.",
             len(changed),
-            len(rows),
+            len(items),
         )
-        drawn = redraw(images.select([places[place] for place in changed]))
-        for number, place in enumerate(changed, len(images)):
-            places[place] = number
+        drawn = redraw(images.select(places[changed]))
+        places[changed] = len(images) + np.arange(len(changed))
         images = concatenate_datasets([images, drawn])
-    columns = {"image_id": [row.image_id for row in rows]}
-    if options.group is not None:
-        columns["group"] = [row.group or row.image_id for row in rows]
-    for name, values in columns.items():  # in full length
-        of_place = dict(zip(places, values, strict=True))
-        images = images.add_column(name, [of_place.get(place, "") for place in range(len(images))])
-    images = images.select(places).select_columns(["image_id", "image", *list(columns)[1:]])
-    return images.cast_column("image", Image(mode="RGB"))
+    for name in ("image_id", "group"):
+        if name in items:
+            column = np.full(len(images), "", object)  # in full length: a selection would be copied
+            column[places] = items[name]
+            images = images.add_column(name, column.tolist())
+    return images.select(places).cast_column("image", Image(mode="RGB"))
 
 
-def _caption_table(rows: Sequence[Row], most: int | None) -> Dataset:
-    """Return the captions of some rows, at most the first so many of each."""
-    captions = (
-        (f"{row.image_id}#{place}", text, index)
-        for index, row in enumerate(rows)
-        for place, text in islice(((place, text) for place, text in enumerate(row.captions) if text), most)
-    )
-    schema, blocks = CAPTIONS.arrow_schema, []
-    while block := list(islice(captions, CAPTIONS_AT_ONCE)):
-        blocks.append(pa.table(list(map(list, zip(*block, strict=True))), schema=schema))
-    return in_memory(pa.concat_tables([schema.empty_table(), *blocks]))
+def _caption_table(items: pd.DataFrame, captions: pa.Table, most: int | None) -> Dataset:
+    """Return the captions of some items that are not empty, at most the first so many of each."""
+    captions = captions.filter(captions["caption"].is_valid())
+    index = pc.index_in(captions["item"], value_set=pa.array(items["item"])).cast(pa.int64())
+    ids = pa.array(items["image_id"], pa.string()).take(index)
+    ids = pc.binary_join_element_wise(ids, captions["place"].cast(pa.string()), "#")
+    table = pa.table([ids, captions["caption"], index], schema=CAPTIONS.arrow_schema)
+    if most is not None:
+        number = np.arange(len(table)) - np.searchsorted(index, index)  # among the captions of its image
+        table = table.filter(pa.array(number < most))
+    return in_memory(table)

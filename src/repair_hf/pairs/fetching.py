@@ -28,11 +28,6 @@ AT_ONCE = 16
 Fetched = tuple[Path, str | None]  # the file of an image, and why it is not there
 
 
-def is_address(name: str) -> bool:
-    """Return whether the name of an image is an address, of whatever scheme but that of files."""
-    return "://" in name and not name.startswith("file://")
-
-
 def fetched_folder() -> Path:
     """Return the folder of downloaded images."""
     return cached_assets_path("repair_hf", "images")
@@ -44,8 +39,6 @@ def fetch_images(urls: Iterable[str]) -> dict[str, Fetched]:
     Faults are remembered unless every address has one: then the network may be down.
     """
     names = {url: hashlib.sha256(url.encode("utf-8", "surrogatepass")).hexdigest()[:40] for url in urls}
-    if not names:  # a client reads all certificates of the system
-        return {}
     folder = fetched_folder()
     (faults := folder / "failed").mkdir(parents=True, exist_ok=True)
     missing = [url for url, name in names.items() if not any((place / name).is_file() for place in (folder, faults))]

@@ -12,7 +12,7 @@ import os
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +22,7 @@ import numpy as np
 import PIL.Image
 import PIL.ImageOps
 import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset
 from huggingface_hub import cached_assets_path
 
@@ -66,16 +67,49 @@ class Inspection(NamedTuple):
 
 
 def inspect_images(images: Dataset, column: str = "image") -> list[Inspection]:
-    """Check each image of a column by decoding it."""
+    """Check each image of a column of undecoded cells by decoding it."""
     found: list[Inspection] = []
     with (
         ThreadPoolExecutor(THREADS) as threads,
         Progress(total=len(images), desc="Checking images", unit=" images", delay=3) as bar,
     ):
-        for batch in undecoded(images, column).iter(CELLS_PER_READ):
+        for batch in images.iter(CELLS_PER_READ):
             found += threads.map(_inspect, batch[column])
             bar.update(len(batch[column]))
     return found
+
+
+def equal_cells(images: Dataset) -> list[int]:
+    """Number images: files and cells of equal bytes share a number; no others do."""
+    keys: list[Any] = []
+    for row, file in enumerate(uncopied(images, "image")):
+        if isinstance(file, pa.Buffer):
+            keys.append(file.size)
+        elif file and os.path.isfile(file):  # a device or a pipe may never end
+            keys.append(os.path.getsize(file))
+        else:
+            keys.append(os.path.normpath(file) if file else f"{row}\0")
+    often = Counter(keys)
+    doubtful = [row for row, key in enumerate(keys) if often[key] > 1 and isinstance(key, int)]
+    for row, file in zip(doubtful, uncopied(images.select(doubtful), "image"), strict=True):
+        try:
+            with pa.BufferReader(file) if isinstance(file, pa.Buffer) else open(str(file), "rb") as content:
+                keys[row] = hashlib.sha256(content.read()).digest()
+        except OSError:
+            keys[row] = os.path.normpath(str(file))
+    numbers: dict[Any, int] = {}
+    return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+
+def uncopied(rows: Dataset, column: str) -> Iterator[pa.Buffer | str | None]:
+    """Yield each image of a column: its bytes, without a copy of them, or its path; None for an absent cell."""
+    for table in rows.select_columns([column]).with_format("arrow").iter(CELLS_PER_READ):
+        cells = table[column]
+        for is_there, content, path in zip(
+            cells.is_valid(), pc.struct_field(cells, "bytes"), pc.struct_field(cells, "path"), strict=True
+        ):
+            file = content.as_buffer() if content.is_valid else path.as_py() or ""
+            yield file if is_there.as_py() else None
 
 
 def equal_pixels(images: Dataset, looks: Sequence[str]) -> np.ndarray:
@@ -212,10 +246,11 @@ def _inspect(cell: dict | None) -> Inspection:
         return Inspection("missing_image")
     try:
         with ExitStack() as opened:
-            image = opened.enter_context(open_cell(cell))
+            file = cell["path"] if cell["bytes"] is None else cell["bytes"]
+            image = opened.enter_context(open_image(file))
             if image.format == "PNG":
                 image.verify()  # the checksums, at which a decoder does not look; the image cannot be decoded after it
-                image = opened.enter_context(open_cell(cell))
+                image = opened.enter_context(open_image(file))
             is_jpeg = image.format == "JPEG"
             has_alpha, has_depth = is_transparent(image), is_deep(image)
             image.draft("L", (1, 1))  # a JPEG's smallest version; no effect on others

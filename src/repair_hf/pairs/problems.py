@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
+import logging
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 
+from huggingface_hub import cached_assets_path
+
+from repair_hf.runtime.options import UserError
 from repair_hf.runtime.redaction import printable
+from repair_hf.runtime.run_folder import digest
+
+logger = logging.getLogger(__name__)
 
 EXAMPLES = 3
 
@@ -44,20 +51,41 @@ class Problem:
         return f"{KINDS[self.kind]}: {self.count:,} ({shown}{more})"
 
 
+@dataclass
 class Problems:
     """Collects bad rows, and warnings about all of a source, while it is read."""
 
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-        self._examples: dict[str, list[str]] = defaultdict(list)
-        self._counts: dict[str, int] = defaultdict(int)
+    warnings: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, kind: str, example: str) -> None:
-        self._counts[kind] += 1
-        if self._counts[kind] <= EXAMPLES:
-            self._examples[kind].append(example)
+        self.counts[kind] += 1
+        if self.counts[kind] <= EXAMPLES:
+            self.examples[kind].append(example)
 
     def found(self) -> tuple[Problem, ...]:
         return tuple(
-            Problem(kind, self._counts[kind], tuple(self._examples[kind])) for kind in KINDS if self._counts[kind]
+            Problem(kind, self.counts[kind], tuple(self.examples[kind])) for kind in KINDS if self.counts[kind]
         )
+
+    def report(self, source: str, *, is_empty: bool, is_strict: bool) -> None:
+        """Warn of what was found: in full the first time, and then in one line.
+
+        Raises:
+            UserError: If nothing is left, or `is_strict` and something was left out.
+        """
+        found = self.found()
+        listed = "; ".join(map(str, found))
+        if found and is_strict:
+            raise UserError(f"`{source}` has {listed}. Repair them, or leave out `strict` to skip them.")
+        if is_empty:
+            raise UserError(f"`{source}` holds no usable image with a caption: {listed or 'it is empty'}.")
+        lines = [*self.warnings, *(f"Left out {problem}." for problem in found)]
+        if len(lines) > 1:
+            mark = cached_assets_path("repair_hf", "warned") / digest([source, *lines])
+            if mark.exists():
+                lines = [f"{lines[0]} {len(lines) - 1} more warnings as before."]
+            mark.touch()
+        for line in lines:
+            logger.warning("%s: %s", source, line)

@@ -1,8 +1,11 @@
-"""Read a table whose rows name images and captions: separated values, JSON, JSON Lines or Parquet."""
+"""Read a table, and the captions in its cells: separated values, JSON, JSON Lines or Parquet."""
 
 from __future__ import annotations
 
+import ast
 import csv
+import json
+import logging
 import re
 import secrets
 from collections.abc import Iterator, Sequence
@@ -15,12 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
-from datasets import Dataset
+from datasets import Dataset, DatasetInfo, Features
 
 from repair_hf.pairs.problems import Problems
 from repair_hf.runtime.files import read_lines
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.texts import parse_json
+
+logger = logging.getLogger(__name__)
 
 SEPARATED = (".csv", ".tsv", ".txt", ".token")
 TABLES = (*SEPARATED, ".jsonl", ".parquet")
@@ -29,6 +34,10 @@ QUOTING = ",;"  # tables with these separators quote cells as RFC 4180 says; oth
 TEXT_FILE = "txt"  # the column of what text files hold
 ENDINGS = r"\.(?:jpe?g|png|webp|gif|bmp|tiff?|avif)(?:#\d+)?"
 IMAGE = re.compile(rf"\S+://\S+|.+{ENDINGS}", re.IGNORECASE)  # an address, a file
+_TEXT = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_ITEM = re.compile(rf"{_TEXT}|None|null|nan|NaN", re.DOTALL)
+_BEGIN = r"^\s*(array\()?\["
+_LIST = re.compile(rf"\s*(?:array\()?\[\s*(?:(?:{_ITEM.pattern})[\s,]*)*\](?:,\s*dtype=[^)]+)?\)?\s*", re.DOTALL)
 _FLICKR8K = re.compile(r"\S+#\d+\t")  # Flickr8k.token.txt begins without a header
 
 
@@ -73,9 +82,9 @@ def load_table(file: Path, problems: Problems) -> Dataset:
     return rows
 
 
-def in_memory(table: pa.Table) -> Dataset:
+def in_memory(table: pa.Table, features: Features | None = None) -> Dataset:
     """Make a dataset of a table, without the fingerprint for which `datasets` would copy and hash it."""
-    return Dataset(table, fingerprint=secrets.token_hex(8))
+    return Dataset(table, DatasetInfo(features=features), fingerprint=secrets.token_hex(8))
 
 
 def _read_separated(file: Path) -> pa.Table:
@@ -110,7 +119,7 @@ def _read_separated(file: Path) -> pa.Table:
             raise UserError(f"{file}, line {line} has {count} cells, and the header has {heads}. {remedy}") from None
         raise
     _check_quotes(table, file, separator)
-    return _joined(table, names)
+    return table if len(set(names)) == len(names) else _joined(table, names)
 
 
 def _misfit(file: Path, names: Sequence[str], separator: str) -> tuple[int, int] | None:
@@ -181,3 +190,57 @@ def _column(values: list[Any]) -> pa.Array:
         return pa.array([None if isinstance(value, dict) else value for value in values])
     except (pa.ArrowException, OverflowError):  # numbers of several kinds, or above 64 bits
         return pa.array([None if value is None else str(value) for value in values])
+
+
+def captions_of(rows: Dataset, columns: Sequence[str], source: str) -> pa.Table:
+    """Return the captions in some columns: `row` and `caption`. Those of a row are in the order of the columns.
+
+    A caption is a string. A cell may hold one, or a list of them, also one that is stored as text. A text file, in the
+    column `TEXT_FILE`, has a caption on each line. One that is missing, empty or no string is null.
+
+    Args:
+        rows: The rows of a source.
+        columns: Its columns of strings, or of lists of strings.
+        source: Its name in messages.
+    """
+    texts: list[pa.Array] = []
+    of_row: list[np.ndarray] = []
+    for name in columns:
+        cells = rows.with_format("arrow")[name][:]
+        if not pa.types.is_list(cells.type) and not pa.types.is_large_list(cells.type):
+            cells = cells.cast(pa.large_string())
+            if name == TEXT_FILE:
+                cells = pc.split_pattern_regex(pc.utf8_trim_whitespace(cells), r"\s*[\r\n]\s*")
+            elif pc.any(pc.match_substring_regex(cells, _BEGIN)).as_py():
+                cells = _lists_in(cells, name, source)
+        if pa.types.is_large_string(cells.type):
+            texts += cells.chunks
+            of_row.append(np.arange(len(cells)))
+            continue
+        starts = np.cumsum([0, *(len(chunk) for chunk in cells.chunks)])
+        for chunk, start in zip(cells.chunks, starts, strict=False):
+            missing = np.flatnonzero(chunk.is_null().to_numpy(zero_copy_only=False))  # one missing caption
+            texts += [pc.list_flatten(chunk).cast(pa.large_string()), pa.nulls(len(missing), pa.large_string())]
+            of_row += [pc.list_parent_indices(chunk).to_numpy() + start, missing + start]
+    captions = pc.utf8_trim_whitespace(pa.chunked_array(texts, pa.large_string()))
+    captions = pc.if_else(pc.equal(captions, ""), None, captions)
+    return pa.table({"row": np.concatenate([[], *of_row]).astype(np.int64), "caption": captions})
+
+
+def _lists_in(texts: pa.ChunkedArray, name: str, source: str) -> pa.ChunkedArray:
+    """Return the lists of a column in which every text that is not empty is one; otherwise the texts."""
+    values = texts.to_pylist()
+    if not all(_LIST.fullmatch(value) for value in values if value):
+        return texts
+    logger.info("%s: column `%s` holds lists as text, which are read as lists.", source, name)
+    lists = [[_value(item) for item in _ITEM.findall(value)] if value else None for value in values]
+    return pa.chunked_array([lists], pa.list_(pa.string()))
+
+
+def _value(literal: str) -> str | None:
+    if literal[0] not in "'\"":
+        return None
+    try:  # Python's texts have other escapes
+        return json.loads(literal, strict=False)
+    except ValueError:
+        return ast.literal_eval(literal)

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repair_hf.pairs.choosing import connected, joined
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.images import equal_pixels
+from repair_hf.pairs.rows import connected, joined
 from repair_hf.pairs.wording import bare_caption
 
 AT_ONCE = 1024  # images compared with all others, captions read
