@@ -56,8 +56,10 @@ def run_cell(cell: Cell, setting: Setting, products: Products) -> list[Row]:
         write_json(folder / FIGURES, _train(cell, made, setting, folder))
     known |= read_json(folder / FIGURES, needs=None)
     base, rows = setting.base.model.state_dict(), []
+    encoder = DualEncoder.from_pretrained(folder)
+    tuned = {name: value.clone() for name, value in encoder.model.state_dict().items()}
     for weight in BLENDS:
-        encoder = DualEncoder.from_pretrained(folder)
+        encoder.model.load_state_dict(tuned)
         blend(encoder.model, base, weight)
         rows.append(Row(replace(cell, blend=weight), **known, **evaluate(encoder, pairs, cases, kept)))
     return rows

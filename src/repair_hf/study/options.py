@@ -69,7 +69,7 @@ class StudyOptions(Bounded):
     )
     budgets: dict | None = opt(
         None,
-        """Parts of methods' data, as JSON: '{"samples=3500": ["coco-cf"]}'; samples=N, calls=N, share=0.25.""",
+        """Parts of methods' data, as JSON: '{"samples=3500": ["coco-cf"]}'. Also calls=N, share=0.25, worst=0.25.""",
         neutral=True,
     )
     batch_size: int | None = opt(None, "Pairs per batch. Default: 128, less in the tiny toy world.", least=1)
