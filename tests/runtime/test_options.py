@@ -165,9 +165,9 @@ def test_help_shows_groups_types_defaults_and_what_is_needed(capsys):
         "pairs: --pairs TEXT",
         "kitchen: --dish TEXT What to cook. (required)",
         "--k-mine INT How far to look. (default: 100)",
-        "--sizes INT ... Several numbers. (default: [1, 5])",
+        "--sizes INT [INT ...] Several numbers. (default: [1, 5])",
         "--letter TEXT One of many. (default: a)",
-        "--[no-]salted Salt it. (default: True)",
+        "--salted, --no-salted Salt it. (default: True)",
         "--limit INT At most so many. --slot {anchor,mixed}",
         "--config FILE.yaml",
     ):
@@ -204,7 +204,7 @@ def test_flags_of_options_fill_the_same_options():
         ("--unsalted soup --limit 3", {"unsalted": True, "limit": 3}),
         ("--unsalted no soup", {"unsalted": False}),
         ("soup --no-salted --unsalted", {"salted": False, "unsalted": True}),
-        ("--rate=0.25 soup --no_salted --salted=yes", {"rate": 0.25, "salted": True}),
+        ("--rate=0.25 soup --no_salted --salted yes", {"rate": 0.25, "salted": True}),
     ],
 )
 def test_the_first_option_may_stand_anywhere(line, expected):

@@ -6,18 +6,20 @@ Flags beat `--config FILE.yaml`, which beats the defaults. An unknown key or fla
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Sequence
 from dataclasses import fields
-from itertools import zip_longest
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from repair_hf.runtime.files import REPAIR, read_yaml, shipped
-from repair_hf.runtime.flags import Help, add_arguments, expand_home
-from repair_hf.runtime.options import UserError, did_you_mean, fields_of, is_needed
+from repair_hf.runtime.flags import add_arguments, expand_home
+from repair_hf.runtime.options import UserError, as_flag, did_you_mean, fields_of, is_needed
 
 MOST_SHOWN = 21  # options; the short help of a command with more of them shows the main ones
-TRUTHS = ("true", "false", "yes", "no", "on", "off", "1", "0")  # that a word behind a switch may be
+MAX_WIDTH = 120  # columns of a help text
+TRUTHS = {"true": True, "false": False, "yes": True, "no": False}  # words that may stand behind a switch
 
 
 def parse(
@@ -76,10 +78,16 @@ class _Parser(argparse.ArgumentParser):
     ) -> None:
         is_brief = is_brief and sum(len(fields(kind)) for kind in types) > MOST_SHOWN
         epilog = f"{_EVERY_COMMAND}{_HELP_ALL if is_brief else ''}\n\n{epilog or ''}"
-        super().__init__(prog=prog, description=description, epilog=epilog, allow_abbrev=False, formatter_class=Help)
+        columns = shutil.get_terminal_size(fallback=(MAX_WIDTH, 0)).columns
+        layout: Any = partial(
+            argparse.RawDescriptionHelpFormatter,
+            max_help_position=min(34, columns // 3),
+            width=min(columns, MAX_WIDTH) - 1,
+        )
+        super().__init__(prog=prog, description=description, epilog=epilog, allow_abbrev=False, formatter_class=layout)
         actions = [action for kind in types for action in add_arguments(self, kind, is_brief=is_brief)]
         self.by_flag = {flag: action for action in actions for flag in action.option_strings}
-        options = [field for kind in types for field in fields(kind) if f"--{field.name}" in self.by_flag]
+        options = [field for kind in types for field in fields(kind) if as_flag(field.name) in self.by_flag]
         self.known = [field.name for field in options]
         self.needed = [field.name for field in options if is_needed(field)]
         self.add_argument("--config", help=argparse.SUPPRESS)
@@ -88,8 +96,9 @@ class _Parser(argparse.ArgumentParser):
 
     def read(self, argv: list[str]) -> dict[str, Any]:
         """Return the values of a command line and its recipe, by name."""
-        self._check_flags(argv)
-        parsed, rest = self.parse_known_args(self._with_switches(argv))
+        parsed, rest = self.parse_known_args(self._spelled(argv))
+        if unknown := [word.partition("=")[0] for word in rest if word.startswith("--")]:
+            raise UserError(f"unknown flags {unknown}. {self._remedy(unknown)}")
         if rest and self.needed and self.needed[0] not in parsed:
             self.parse_args([f"--{self.needed[0]}", *rest], parsed)
         elif rest:
@@ -104,18 +113,16 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see `{self.prog} --help`.")
 
-    def _check_flags(self, argv: list[str]) -> None:
-        """Report a misspelt flag; argparse would first report the required option that it was meant to be."""
-        flags = [word.split("=")[0] for word in argv if word.startswith("--")]
-        if unknown := [flag for flag in flags if flag not in {"--help", "--config", *self.by_flag}]:
-            raise UserError(f"unknown flags {unknown}. {self._remedy(unknown)}")
-
-    def _with_switches(self, argv: list[str]) -> list[str]:
-        """Give each switch its value, so that it does not take the next word: `analyze --calls FOLDER`."""
-        words = []
-        for word, following in zip_longest(argv, argv[1:], fillvalue=""):
-            is_switch = word in self.by_flag and self.by_flag[word].nargs == "?"
-            words.append(f"{word}=true" if is_switch and following.lower() not in TRUTHS else word)
+    def _spelled(self, argv: list[str]) -> list[str]:
+        """Spell flags with hyphens, and a switch with its value as one word: `--bf16 no` as `--no-bf16`."""
+        words: list[str] = []
+        for word in argv:
+            flag, equals, value = word.partition("=")
+            before = self.by_flag.get(words[-1]) if words else None
+            if isinstance(before, argparse.BooleanOptionalAction) and word.lower() in TRUTHS:
+                words[-1] = before.option_strings[0 if TRUTHS[word.lower()] else 1]
+            else:
+                words.append(flag.replace("_", "-") + equals + value if word.startswith("--") else word)
         return words
 
     def _read_recipe(self, path: str) -> dict[str, Any]:
@@ -128,7 +135,7 @@ class _Parser(argparse.ArgumentParser):
         for key, value in recipe.items():
             items = value if isinstance(value, list) else [value]
             items = [expand_home(item) if isinstance(item, str) else item for item in items]
-            takes_list = self.by_flag[f"--{key}"].nargs == "+" and value is not None
+            takes_list = self.by_flag[as_flag(key)].nargs == "+" and value is not None
             recipe[key] = items if takes_list or isinstance(value, list) else items[0]
         return recipe
 
@@ -139,11 +146,6 @@ class _Parser(argparse.ArgumentParser):
         known = ", ".join(sorted(self.known)) if len(self.known) <= 40 else f"see `{self.prog} --help-all`"
         spell = as_flag if words[0].startswith("--") else str
         return f"{did_you_mean(keys, self.known, spell=spell)}Known: {known}."
-
-
-def as_flag(name: str) -> str:
-    """Spell the name of an option as its flag."""
-    return "--" + name.replace("_", "-")
 
 
 # Text, not flags of the parser: `--debug` is taken off before it sees the line. TrainingArguments has its own `debug`.

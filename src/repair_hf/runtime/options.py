@@ -122,6 +122,11 @@ def did_you_mean(words: Iterable[str], known: Iterable[str], *, spell: Callable[
     return f"Did you mean {', '.join(hints)}? " if hints else ""
 
 
+def as_flag(name: str) -> str:
+    """Spell the name of an option as its flag."""
+    return "--" + name.replace("_", "-")
+
+
 def changed(options: Any) -> dict[str, Any]:
     """Return the values of options that are not at their defaults."""
     values = {field: getattr(options, field.name) for field in fields(options) if field.init}
@@ -132,7 +137,7 @@ def flags(values: Mapping[str, Any]) -> list[str]:
     """Return values by option name as the words of a command line; None is left out."""
     words = []
     for name, value in values.items():
-        flag = f"--{name.replace('_', '-')}"
+        flag = as_flag(name)
         if isinstance(value, bool):
             words.append(flag if value else flag.replace("--", "--no-", 1))
         elif isinstance(value, dict):
