@@ -60,7 +60,7 @@ def test_what_was_answered_is_never_paid_again_and_more_attempts_ask_on(ask):
     assert answer.valid and (usage.calls, usage.replayed) == (1, 2)
     again, usage = ask(script, asker={"answer_attempts": 3})
     assert again == answer and (usage.calls, usage.replayed, usage.dollars) == (0, 3, 0.0)
-    assert len(script.bodies) == 3 and usage.dollars_saved == pytest.approx(3 * BILLS["openai"])
+    assert len(script.bodies) == 3
 
 
 def test_an_answer_that_was_cut_off_gets_more_room_and_a_model_that_thinks_too(ask):
@@ -131,6 +131,8 @@ def test_a_stated_price_belongs_to_the_call_that_states_it(ask, tmp_path):
     for seed, price in enumerate([(0.0, 0.0), (1e-6, 2e-6), (2e-6, 4e-6), None]):
         dollars.append(ask(script, model=model, seed=seed, asker={"price": price})[1].dollars)
     assert dollars == [0.0, pytest.approx(1200e-6), pytest.approx(2400e-6), 0.0]
+    reserved = [row["worst"] for row in rows(tmp_path)]
+    assert reserved[0] == 0.0 and 1024 * 2e-6 < reserved[1] < 1100 * 2e-6 < 1024 * 4e-6 < reserved[2]
     assert paid_in(tmp_path / FILE)["audit", "i2t"].unpriced == 1  # the last one
     with ledger_in(tmp_path, max_usd=1.0) as ledger, pytest.raises(UserError, match="no list price"):
         Asker(model, ledger)

@@ -30,7 +30,7 @@ CASES = {
     "audit_t2i": ['Query caption: "a dog"', "Ground-truth image:", URL, "False-positive image:", URL],
     "instruct_i2t": [*QUERY, CAPTION],
     "instruct_t2i": ['Query caption: "a dog"', "False-positive image:", URL],
-    "edit_i2t": [*QUERY, f"{CAPTION}\nEdit instruction: \"replace 'cat'\""],
+    "edit_i2t": [f"{CAPTION}\nEdit instruction: \"replace 'cat'\""],
 }
 
 
@@ -44,10 +44,6 @@ def test_shows_each_thing_under_its_label(name):
     assert (system["role"], user["role"]) == ("system", "user")
     assert shown([system, user]) == CASES[name]
     assert "{query" not in system["content"] and "-----" not in system["content"]
-
-
-def test_leaves_out_an_image_that_is_not_attached():
-    assert shown(SHIPPED.chat("edit_i2t", **FIELDS | {"query_image": None})) == CASES["edit_i2t"][2:]
 
 
 HOSTILE = [
@@ -85,7 +81,7 @@ SENT = {
     "audit_t2i": "3387d5e2e6ca",
     "instruct_i2t": "e46e58456780",
     "instruct_t2i": "048b037c78c4",
-    "edit_i2t": "383bd4ca98d5",
+    "edit_i2t": "06fb9204e031",
     "edit_t2i": "83d392adba7b",
     "rewrite": "d777d7ba1ee0",
     "hard_negative": "bcf77ae148bd",
@@ -95,7 +91,7 @@ SENT = {
     "audit_t2i lenient": "d9c5960e5ca6",
     "instruct_i2t always": "fad1e95f8f07",
     "instruct_t2i always": "ac5344784f66",
-    "edit_i2t notes": "58afa04da8ac",
+    "edit_i2t notes": "f53b580e6616",
     "edit_t2i notes": "0dcc68d5d7af",
 }
 SETTINGS = {"lenient": {"audit": "lenient"}, "always": {"always_instruct": True}, "notes": {"notes": "Size\ndecides."}}
@@ -115,7 +111,7 @@ def test_paid_answers_are_found_again(request_name):
 
 @pytest.mark.parametrize(
     ("wording", "digest"),
-    [({}, "124338a15e3c1a15"), (SETTINGS["lenient"], "283d23a6c039acc0"), (SETTINGS["always"], "9edf6f11bbfda65c")],
+    [({}, "2de675ce8aa3ebb1"), (SETTINGS["lenient"], "7083e2252e551175"), (SETTINGS["always"], "d9ed603a84d267c0")],
 )
 def test_digests_in_records_stay(wording, digest):
     assert Prompts(**wording).digest() == digest

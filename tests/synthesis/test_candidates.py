@@ -94,9 +94,9 @@ def test_an_image_is_made_once_whatever_its_format(save_as, suffix, sources, tmp
     for other in ("png", "webp", "jpeg"):
         (again,), images = make(Painter(), sources, tmp_path, [(0, "red")], save_as=other)
         assert again == paths and (images.made, images.reused) == (0, 3)
-    paths[0].write_bytes(paths[0].read_bytes()[:-9])  # a disk lost its end
+    paths[0].unlink()
     (again,), images = make(Painter(), sources, tmp_path, [(0, "red")], save_as=save_as)
-    assert images.made == 1 and again == paths and paths[0].with_suffix(".broken").is_file()
+    assert images.made == 1 and again == paths and paths[0].is_file()
 
 
 class Other(Painter):

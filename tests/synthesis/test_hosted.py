@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import logging
 import re
 from functools import partial
 from pathlib import Path
@@ -222,21 +221,15 @@ def test_a_ceiling_on_calls_limits_images_that_have_no_price(serve, sources, tmp
     assert len(server.asked) == len(list(tmp_path.rglob("*.png"))) == paid == 3
 
 
-def test_what_is_there_is_not_paid_again_and_what_is_gone_or_damaged_is(serve, sources, tmp_path, caplog):
+def test_what_is_there_is_not_paid_again_and_what_is_gone_is(serve, sources, tmp_path):
     server = serve(lambda n: png(colour=(n, 0, 0)))
     (paths,), _ = buy(server, "openai", sources, tmp_path, count=5)
     whole = paths[4].read_bytes()
-    for path, damage in zip(paths, [lambda d: d[:-20], lambda d: b"", lambda d: d[:60] + d[80:]], strict=False):
-        path.write_bytes(damage(path.read_bytes()))
-    paths[3].unlink()
-    with caplog.at_level(logging.WARNING, "repair_hf"):
-        (again,), images = buy(server, "openai", sources, tmp_path, count=5)
+    for path in paths[:4]:
+        path.unlink()
+    (again,), images = buy(server, "openai", sources, tmp_path, count=5)
     assert again == paths and (images.made, images.reused) == (4, 1) and paths[4].read_bytes() == whole
     assert len(server.asked) == 9 == len(rows(tmp_path)) + len(rows(tmp_path, "lost"))
-    assert len(list(tmp_path.rglob("*.broken"))) == 3
-    assert [record.getMessage().count("paid for again") for record in caplog.records] == [1]
-    for path in paths:
-        Image.open(path).load()
 
 
 def test_one_picture_under_two_names_is_edited_once(serve, sources, tmp_path):

@@ -111,7 +111,7 @@ def test_what_a_safety_checker_hides_is_none(pix2pix_folder, wide, monkeypatch):
 
 def test_the_id_tells_what_changes_the_images(flux_folder):
     settings = [{}, {"steps": 4}, {"size": 256}, {"dtype": "bfloat16"}]
-    ids = [open_tiny(f"diffusers:{flux_folder}", **changed).id for changed in settings]
+    ids = [open_tiny(str(flux_folder), **changed).id for changed in settings]
     assert len(set(ids)) == 4 and all(id.startswith(f"{flux_folder.name}@") for id in ids)
 
 
@@ -158,6 +158,6 @@ def test_the_toy_worlds_editor_writes_pngs_alone():
 
 def test_no_image_is_edited_above_a_megapixel():
     """FLUX.2 shrinks a larger source to a megapixel, and not its output: the edit would be another picture."""
-    assert fit((4000, 1000), EditorOptions("diffusers:a/b", editor_size=1024).editor_size) == (2048, 512)
+    assert fit((4000, 1000), EditorOptions("a/b", editor_size=1024).editor_size) == (2048, 512)
     with pytest.raises(UserError, match="editor_size"):
-        EditorOptions("diffusers:a/b", editor_size=1040)
+        EditorOptions("a/b", editor_size=1040)

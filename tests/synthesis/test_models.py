@@ -12,33 +12,31 @@ from repair_hf.synthesis.options import EditorOptions, LLMOptions
 from repair_hf.toyworld.editor import WorldEditor
 
 
-def llm_at(id: str, **options) -> tuple[str, str]:
+def llm_at(id: str, **options) -> str:
     return find_llm(LLMOptions(llm=id, **options))
 
 
-def editor_at(id: str, **options) -> tuple[str, str]:
+def editor_at(id: str, **options) -> str:
     return find_editor(EditorOptions(editor=id, **options))
 
 
 @pytest.mark.parametrize(
-    ("find", "id", "place", "name"),
+    ("find", "id", "place"),
     [
-        (llm_at, "gemini/gemini-2.5-flash", "litellm", None),
-        (llm_at, "ollama/llava", "litellm", None),
-        (llm_at, "hosted_vllm/Qwen/Qwen2.5-VL-7B-Instruct", "litellm", None),
-        (llm_at, "gpt-4o", "litellm", None),
-        (llm_at, "litellm:Qwen/Qwen2.5-VL-7B-Instruct", "litellm", "Qwen/Qwen2.5-VL-7B-Instruct"),
-        (llm_at, "world/oracle", "world", None),
-        (editor_at, "black-forest-labs/FLUX.2-klein-9B", "here", None),
-        (editor_at, "diffusers:stability/some-editor", "here", "stability/some-editor"),
-        (editor_at, "openai/gpt-image-1", "litellm", None),
-        (editor_at, "world", "world", None),
-        (llm_at, "world/erring", "world", None),
-        (editor_at, "world/erring?smear=0", "world", None),
+        (llm_at, "gemini/gemini-2.5-flash", "litellm"),
+        (llm_at, "ollama/llava", "litellm"),
+        (llm_at, "hosted_vllm/Qwen/Qwen2.5-VL-7B-Instruct", "litellm"),
+        (llm_at, "gpt-4o", "litellm"),
+        (llm_at, "world/oracle", "world"),
+        (editor_at, "black-forest-labs/FLUX.2-klein-9B", "here"),
+        (editor_at, "openai/gpt-image-1", "litellm"),
+        (editor_at, "world", "world"),
+        (llm_at, "world/erring", "world"),
+        (editor_at, "world/erring?smear=0", "world"),
     ],
 )
-def test_a_model_is_found_by_its_id(find, id, place, name):
-    assert find(id) == (place, name or id)
+def test_a_model_is_found_by_its_id(find, id, place):
+    assert find(id) == place
 
 
 def test_an_oracle_that_errs_has_a_name_and_so_answers_of_its_own():
@@ -51,14 +49,12 @@ def test_an_oracle_that_errs_has_a_name_and_so_answers_of_its_own():
 def test_a_folder_is_an_editor_that_lies_here(tmp_path, monkeypatch):
     (tmp_path / "openai" / "tuned").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert editor_at("openai/tuned") == ("here", "openai/tuned")
-    assert editor_at(str(tmp_path)) == ("here", str(tmp_path))
+    assert editor_at("openai/tuned") == editor_at(str(tmp_path)) == "here"
 
 
 def test_with_an_endpoint_it_is_always_litellm():
     address = "http://127.0.0.1:1/v1"
-    assert llm_at("world/oracle", llm_base_url=address) == ("litellm", "world/oracle")
-    assert editor_at("x/y", editor_base_url=address) == ("litellm", "x/y")
+    assert llm_at("world/oracle", llm_base_url=address) == editor_at("x/y", editor_base_url=address) == "litellm"
 
 
 def test_a_digest_tells_weights_apart_that_lie_in_one_folder(tmp_path):

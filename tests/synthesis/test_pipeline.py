@@ -177,14 +177,6 @@ def test_identical_work_is_done_once(world, whole, tmp_path):
     assert summary["images"]["made"] == len(list(tmp_path.rglob("candidates/*/*.png")))
 
 
-def test_the_query_image_goes_to_the_caption_editor_on_demand(world, tmp_path):
-    asked = Scripted()
-    records, *_ = synthesize(world, tmp_path, asked, attach_image=True)
-    edits = [shown for shown in map(shown_in, asked.requests) if "Edit instruction:" in shown]
-    assert edits and all(shown.startswith("Query image:\nimage\n") for shown in edits)
-    assert "i2t" in records["direction"]
-
-
 def test_the_seed_decides_the_draws(world, whole, tmp_path):
     records, *_ = synthesize(world, tmp_path, seed=1)
     edits, others = ([row["edit_text"] for row in rows(some) if row["edit_text"]] for some in (records, whole[0]))

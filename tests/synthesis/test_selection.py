@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.runtime.options import UserError
 from repair_hf.synthesis import selection
 from repair_hf.synthesis.selection import Selection, select_candidate, select_captions, select_images
 from repair_hf.synthesis.sources import open_picture
@@ -105,5 +106,5 @@ def test_nothing_to_choose_from(encoder, sources):
 def test_a_broken_candidate_file_is_named(encoder, sources, tmp_path):
     path = tmp_path / "broken.png"
     path.write_bytes(b"")
-    with pytest.raises(RuntimeError, match="broken.png is broken.*delete it"):
+    with pytest.raises(UserError, match="broken.png is damaged.*Delete it"):
         list(select_images(encoder, sources, [(1, [path])]))

@@ -46,21 +46,20 @@ def list_prices(llm: LLMOptions, editor: EditorOptions) -> tuple[tuple[float, fl
     """Return dollars per token (in, out) and per image: 0 for own models, None for an unknown price."""
     if editor.editor is None:
         return llm_price(llm), 0.0
-    place, name = find_editor(editor)
-    if place != "litellm":
+    if find_editor(editor) != "litellm":
         return llm_price(llm), 0.0
     stated = editor_price(editor)
-    return llm_price(llm), price_per_image(name) if stated is None else TOKENS_PER_IMAGE * stated[1]
+    return llm_price(llm), price_per_image(editor.editor) if stated is None else TOKENS_PER_IMAGE * stated[1]
 
 
 def items_of(stages: Sequence[StageCost], llm: LLMOptions, editor: EditorOptions) -> list[Item]:
     """List what an LLM answers and an editor makes."""
     texts = add_stages(stage for stage in stages if not stage.image_calls)
     images = add_stages(stage for stage in stages if stage.image_calls)
-    is_own = find_llm(llm)[0] != "litellm" or llm.llm_base_url is not None
+    is_own = find_llm(llm) != "litellm" or llm.llm_base_url is not None
     items = [Item(texts.llm_calls, "answers", llm.llm, is_own, texts.dollars)]
     if editor.editor is not None:
-        is_own = find_editor(editor)[0] != "litellm" or editor.editor_base_url is not None
+        is_own = find_editor(editor) != "litellm" or editor.editor_base_url is not None
         items.append(Item(images.image_calls, "images", editor.editor, is_own, images.dollars))
     return items
 

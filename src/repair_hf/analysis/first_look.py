@@ -16,7 +16,6 @@ from repair_hf.mining.failures import load_failures
 from repair_hf.mining.false_positives import summarize
 from repair_hf.records.columns import DIRECTIONS
 from repair_hf.synthesis.estimate import Rehearsal, estimate_run, rehearse
-from repair_hf.synthesis.models import find_llm
 from repair_hf.synthesis.options import EditorOptions, LLMOptions, RepairOptions
 from repair_hf.synthesis.record_builder import RecordBuilder
 from repair_hf.synthesis.sources import SourceImages
@@ -43,7 +42,7 @@ def price(mined: Mined, options: PriceOptions) -> Finding:
     llm, editor = LLMOptions(options.llm), EditorOptions(options.editor)
     failures = load_failures(mined.folder)
     builder = RecordBuilder(mined.pairs, SourceImages(mined.pairs.images))
-    rehearsal = rehearse(builder, failures, find_llm(llm)[1], RepairOptions())
+    rehearsal = rehearse(builder, failures, llm.llm, RepairOptions())
     mined_of_each = Counter(failures["direction"])
     columns = {}
     for limit in LIMITS:

@@ -81,14 +81,14 @@ def _print_estimate(synthesis: Any) -> None:
     from repair_hf.llm.cost import add_stages, format_dollars, known_dollars, paid_in
     from repair_hf.llm.ledger_file import place_of
     from repair_hf.synthesis.estimate import estimate_run, rehearse
-    from repair_hf.synthesis.models import find_llm, prompts_of
+    from repair_hf.synthesis.models import prompts_of
 
     llm, editor, options = synthesis.llm, synthesis.editor, synthesis.options
     price, image_price = costs.list_prices(llm, editor)
     mined, in_full = Counter(synthesis.failures["direction"]), Counter(synthesis.new["direction"])
     # for what is saved, the price of a direction is wanted that is left out
     asked = synthesis.failures if mined.keys() == in_full.keys() else synthesis.new
-    rehearsal = rehearse(synthesis.builder, asked, find_llm(llm)[1], options, prompts_of(llm))
+    rehearsal = rehearse(synthesis.builder, asked, llm.llm, options, prompts_of(llm))
     estimate_of = partial(estimate_run, rehearsal, options=options, price=price, image_price=image_price)
     estimate = estimate_of(mined)
     print_table(costs.ESTIMATE_HEADS, costs.estimate_rows(estimate, mined), labels=2)

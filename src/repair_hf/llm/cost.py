@@ -37,7 +37,6 @@ class Usage:
         replayed: Answers from an earlier run or an equal request.
         dollars: Price of `calls`, as far as known, and the worst case of lost answers.
         unpriced: How many of `calls` have no known price.
-        dollars_saved: What the replayed answers cost when they were paid for.
     """
 
     calls: int = 0
@@ -46,13 +45,11 @@ class Usage:
     completion_tokens: int = 0
     dollars: float = 0.0
     unpriced: int = 0
-    dollars_saved: float = 0.0
 
     def add(self, reply: Reply, *, replayed: bool) -> None:
         """Count one answer."""
         if replayed:
             self.replayed += 1
-            self.dollars_saved += reply.dollars or 0.0
             return
         self.calls += 1
         self.dollars += reply.dollars or 0.0

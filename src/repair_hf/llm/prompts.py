@@ -90,24 +90,23 @@ class Prompts:
         """The text of a prompt as it is sent, with the name of each field in braces."""
         return self._render(name, _names(name))
 
-    def chat(self, name: str, **fields: str | None) -> list[dict]:
+    def chat(self, name: str, **fields: str) -> list[dict]:
         """Build the messages of one request, in the OpenAI chat format.
 
         Args:
             name: Name of the prompt, such as `audit_i2t`.
-            fields: Values of the template's fields. A field that ends in `_image` takes a data URL, or None to leave
-                its line out. Any other takes a text, which is quoted.
+            fields: Values of the template's fields. A field that ends in `_image` takes a data URL. Any other takes a
+                text, which is quoted.
         """
         urls = {f"{{{field}}}": value for field, value in fields.items() if field.endswith(IMAGE)}
-        values = {field: quote(value or "") for field, value in fields.items() if not field.endswith(IMAGE)}
+        values = {field: quote(value) for field, value in fields.items() if not field.endswith(IMAGE)}
         system, user = self._render(name, {url[1:-1]: url for url in urls} | values).split(DASHES)
         parts: list[dict] = []
         for line in filter(None, map(str.strip, user.split("\n"))):
             label, _, end = line.rpartition(" ")
             if end in urls:  # no caption is taken for an image: the line of a caption ends in a quotation mark
-                if (url := urls[end]) is not None:
-                    parts.append({"type": "text", "text": label})
-                    parts.append({"type": "image_url", "image_url": {"url": url}})
+                parts.append({"type": "text", "text": label})
+                parts.append({"type": "image_url", "image_url": {"url": urls[end]}})
             elif parts and parts[-1]["type"] == "text":  # some servers join text parts without a line break
                 parts[-1]["text"] += f"\n{line}"
             else:

@@ -1,13 +1,12 @@
 """Candidate images of edits: each is made once, even if the run is interrupted.
 
 A file is named by what it was made from (editor, source, instruction, seed), and lies in `candidates/` beside the
-ledger. It is not made again unless it is gone or damaged.
+ledger. It is not made again unless it is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,10 +19,8 @@ from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.options import Format
 from repair_hf.synthesis.outcome import UNREACHED
-from repair_hf.synthesis.picture_files import SUFFIXES, is_damaged, reason_at, save_picture, save_reason
+from repair_hf.synthesis.picture_files import SUFFIXES, reason_at, save_picture, save_reason
 from repair_hf.synthesis.sources import SourceImages, open_picture
-
-logger = logging.getLogger(__name__)
 
 FOLDER = "candidates"  # beside the ledger
 GRACE = 60.0  # seconds that images on their way get to arrive when a run stops; they are paid for already
@@ -66,7 +63,7 @@ class Candidates:
         self.made = self.reused = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="image-editor")  # of an editor on this machine
         self._edits: dict[str, asyncio.Task[tuple[list[Path], list[str]]]] = {}  # by the first file's name
-        self._has_warned = self._is_closing = False
+        self._is_closing = False
 
     async def make(self, fp: int, instruction: str) -> list[Path | None]:
         """Return the files of the M candidates; None where the editor gave no image. Equal edits are made once.
@@ -117,7 +114,6 @@ class Candidates:
 
     async def _make(self, fp: int, instruction: str, paths: list[Path]) -> tuple[list[Path], list[str]]:
         """Make what is missing; return these paths, and why requests failed that the next run repeats."""
-        await asyncio.to_thread(self._set_broken_aside, paths)
         missing = [path for path in paths if not path.is_file() and reason_at(path) is None]
         if not missing:
             return [], []
@@ -129,16 +125,6 @@ class Candidates:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._thread, edit_here, self.editor, source, instruction, missing)
         return missing, []
-
-    def _set_broken_aside(self, paths: list[Path]) -> None:
-        """Rename files that are damaged, so that they are made again; the first of a run is logged."""
-        for path in filter(Path.is_file, paths):
-            if is_damaged(path):
-                path.replace(path.with_suffix(".broken"))
-                if not self._has_warned:
-                    self._has_warned = True
-                    again = "paid for" if isinstance(self.editor, HostedEditor) else "made"
-                    logger.warning("%s is damaged. Such files are renamed to .broken, and %s again.", path, again)
 
     def _forget(self, name: str, edit: asyncio.Task) -> None:
         del self._edits[name]

@@ -44,7 +44,6 @@ from repair_hf.synthesis.estimate import counting, stage_cost
 from repair_hf.synthesis.loop import run_to_end, work_through
 from repair_hf.synthesis.models import (
     check_models,
-    find_llm,
     local_weights,
     open_asker,
     open_editor,
@@ -178,7 +177,7 @@ class ContrastSet:
         """
         sample = [replace(item) for item in self.items[:: -(-len(self.items) // SAMPLE)]]
         with Ledger() as ledger:
-            provider = counting(find_llm(self.llm)[1])
+            provider = counting(self.llm.llm)
             asker = Asker("rehearsal", ledger, provider=provider, prompts=prompts_of(self.llm))
             maker = self._maker(asker, None, rehearses_edit=self.has_editor)
             run_to_end(work_through(asker, [sample], maker.finish))

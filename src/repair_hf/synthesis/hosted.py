@@ -110,7 +110,7 @@ class HostedEditor(PaidModel):
             if known is not None and known.text:
                 if path.is_file():  # another process has just made it
                     return
-                await self.ledger.forget(key)  # its file was deleted, or is damaged
+                await self.ledger.forget(key)  # its file was deleted
                 known = None
             if known is None:
                 send = partial(self._send_and_save, image, prompt, path)

@@ -45,10 +45,9 @@ class ImageEditor(Protocol):
 
 
 def load_editor(options: EditorOptions, prompts: Prompts = SHIPPED, *, device: str | None = None) -> ImageEditor:
-    """Load an image editor by Hub id or folder; `diffusers:` in front is allowed.
+    """Load a `diffusers` pipeline that takes an image and a prompt, by Hub id or folder.
 
-    It is a `diffusers` pipeline that takes an image and a prompt, such as `black-forest-labs/FLUX.2-klein-4B`. The
-    device is this process's accelerator by default, if there is one.
+    The device is this process's accelerator by default, if there is one.
 
     Raises:
         UserError: If there is no such pipeline, it cannot edit images, or it cannot be offloaded here.
@@ -84,7 +83,7 @@ def check_pipeline(options: EditorOptions, *, device: str | None = None, from_te
     from diffusers import DiffusionPipeline
     from diffusers.pipelines.auto_pipeline import AUTO_TEXT2IMAGE_PIPELINES_MAPPING  # seen with diffusers 0.42
 
-    name, offload = options.editor.removeprefix("diffusers:"), options.editor_offload
+    name, offload = options.editor, options.editor_offload
     place = torch.device(device) if device else processes().device
     if offload != "none" and place.type == "cpu":
         raise UserError(f"`editor_offload` ({offload}) needs a GPU, but this runs on the CPU; leave it out.")

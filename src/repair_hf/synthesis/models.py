@@ -2,8 +2,7 @@
 
 The id says where a model is. The toy world has two LLMs and two editors (`toyworld.errors`). An editor that is an
 existing folder, or whose id begins with no provider of LiteLLM, is loaded on this machine by `diffusers`. A function
-of Python has an id too (`own`). Everything else goes to LiteLLM. A prefix `litellm:` or `diffusers:` decides ambiguous
-ids, such as a Hub organization named like a provider.
+of Python has an id too (`own`). Everything else goes to LiteLLM.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import processes
 from repair_hf.synthesis.options import EditorOptions, LLMOptions
-from repair_hf.synthesis.own import PythonEditor, function_of, own_llm
+from repair_hf.synthesis.own import PYTHON, PythonEditor, function_of, own_llm
 from repair_hf.toyworld.errors import EDITORS, LLMS, Errors, errors_of, is_one_of, name_of
 
 if TYPE_CHECKING:
@@ -31,23 +30,23 @@ Place = Literal["world", "here", "litellm", "python"]
 ORACLE = "world/oracle"
 
 
-def find_llm(options: LLMOptions) -> tuple[Place, str]:
-    """Return where the LLM is, and its name there.
+def find_llm(options: LLMOptions) -> Place:
+    """Return where the LLM is.
 
     Raises:
         UserError: If it needs a server that is not given.
     """
-    place, name = _find(options.llm, LLMS, options.llm_base_url)
+    place = _find(options.llm, LLMS, options.llm_base_url)
     if place == "here":
         raise UserError(
-            f"--llm {name} needs a server. Start one with `transformers serve {name}`, and give "
-            f"--llm hosted_vllm/{name} --llm-base-url http://localhost:8000/v1."
+            f"--llm {options.llm} needs a server. Start one with `transformers serve {options.llm}`, and give "
+            f"--llm hosted_vllm/{options.llm} --llm-base-url http://localhost:8000/v1."
         )
-    return place, name
+    return place
 
 
-def find_editor(options: EditorOptions) -> tuple[Place, str]:
-    """Return where the image editor is, and its name there."""
+def find_editor(options: EditorOptions) -> Place:
+    """Return where the image editor is."""
     return _find(options.editor, EDITORS, options.editor_base_url)
 
 
@@ -58,17 +57,16 @@ def llm_price(options: LLMOptions) -> tuple[float, float] | None:
     """
     from repair_hf.llm.cost import price_per_token
 
-    place, name = find_llm(options)
-    if place != "litellm":
+    if find_llm(options) != "litellm":
         return 0.0, 0.0
-    return stated_price(options) or price_per_token(name, batch=options.batch)
+    return stated_price(options) or price_per_token(options.llm, batch=options.batch)
 
 
 def stated_price(options: LLMOptions) -> tuple[float, float] | None:
     """Return the price that the options state; 0 for a server of one's own whose model LiteLLM does not list."""
     from repair_hf.llm.cost import price_per_token
 
-    is_listed = price_per_token(find_llm(options)[1]) is not None
+    is_listed = price_per_token(options.llm) is not None
     return _per_token(options.price, is_own=options.llm_base_url is not None and not is_listed)
 
 
@@ -89,7 +87,7 @@ def check_llm(options: LLMOptions) -> None:
     Raises:
         UserError: If it has no key or, under a ceiling in dollars, no price, or it cannot do what the options ask.
     """
-    (place, name), count = find_llm(options), processes().count
+    place, count = find_llm(options), processes().count
     if options.batch and (place != "litellm" or count > 1):
         why = f"{count} processes" if count > 1 else f"--llm {options.llm}, which answers at once"
         raise UserError(f"`batch` needs one process and a provider with a batch API, got {why}; leave it out.")
@@ -103,10 +101,10 @@ def check_llm(options: LLMOptions) -> None:
     from repair_hf.llm.provider import check_key
 
     if options.batch:
-        batch_route(name)
-    check_key(name, options.llm_base_url)
-    has_price = options.price is not None or price_per_token(name, batch=options.batch) is not None
-    check_price(name, options.max_usd, has_price=has_price)
+        batch_route(options.llm)
+    check_key(options.llm, options.llm_base_url)
+    has_price = options.price is not None or price_per_token(options.llm, batch=options.batch) is not None
+    check_price(options.llm, options.max_usd, has_price=has_price)
 
 
 def check_editor(options: EditorOptions, llm: LLMOptions, *, from_text: bool = False) -> None:
@@ -116,7 +114,7 @@ def check_editor(options: EditorOptions, llm: LLMOptions, *, from_text: bool = F
         UserError: If there is no such model, its provider has no key or, under a ceiling in dollars, no price, or it
             cannot do what the options ask.
     """
-    place, name = find_editor(options)
+    place, name = find_editor(options), options.editor
     if place == "litellm":
         from repair_hf.llm.paid_model import check_price
         from repair_hf.llm.provider import check_key
@@ -165,7 +163,7 @@ def open_asker(options: LLMOptions, ledger: Ledger) -> Asker:
     from repair_hf.toyworld import oracle
 
     check_llm(options)
-    place, name = find_llm(options)
+    place, name = find_llm(options), options.llm
     how: dict[str, Any] = {"options": options, "prompts": prompts_of(options)}
     if place == "world":
         return Asker(name_of(name, LLMS), ledger, provider=oracle.provider(name), **how)
@@ -179,7 +177,7 @@ def editor_price(options: EditorOptions) -> tuple[float, float] | None:
     """Return the price of a hosted editor that is stated; as `stated_price`."""
     from repair_hf.synthesis.hosted import worst_price
 
-    is_listed = worst_price(find_editor(options)[1]) is not None
+    is_listed = worst_price(options.editor) is not None
     return _per_token(options.editor_price, is_own=options.editor_base_url is not None and not is_listed)
 
 
@@ -189,7 +187,7 @@ def open_editor(options: EditorOptions, llm: LLMOptions, ledger: Ledger) -> Imag
     Raises:
         UserError: If there is no such model, or it cannot edit images.
     """
-    place, name = find_editor(options)
+    place, name = find_editor(options), options.editor
     if place == "world":
         from repair_hf.toyworld.editor import WorldEditor
 
@@ -219,8 +217,8 @@ def local_weights(editor: EditorOptions) -> dict[str, str]:
     """Return the digest of an editor in a folder, whose weights may change under the same path."""
     from repair_hf.runtime.run_folder import name_with_digest
 
-    place, name = find_editor(editor)
-    return {"editor_digest": name_with_digest(name)} if place == "here" and Path(name).is_dir() else {}
+    is_folder = find_editor(editor) == "here" and Path(editor.editor).is_dir()
+    return {"editor_digest": name_with_digest(editor.editor)} if is_folder else {}
 
 
 def _per_token(price: list[float] | None, *, is_own: bool) -> tuple[float, float] | None:
@@ -236,20 +234,17 @@ def _per_token(price: list[float] | None, *, is_own: bool) -> tuple[float, float
     return price[0] / 1e6, price[1] / 1e6
 
 
-def _find(id: str, toys: Mapping[str, Errors], base_url: str | None) -> tuple[Place, str]:
-    prefix, colon, name = id.partition(":")
-    if colon and prefix in ("litellm", "diffusers"):
-        return ("litellm" if prefix == "litellm" else "here"), name
-    if colon and prefix == "python":
+def _find(id: str, toys: Mapping[str, Errors], base_url: str | None) -> Place:
+    if id.startswith(PYTHON):
         function_of(id)  # an error of the user, if there is none
-        return "python", id
+        return "python"
     if base_url is not None:
-        return "litellm", id
+        return "litellm"
     if is_one_of(id, toys):
         errors_of(id, toys)  # an error of the user, if the query is wrong
-        return "world", id
+        return "world"
     if Path(id).is_dir():
-        return "here", id
+        return "here"
     first, slash, _ = id.partition("/")
     if first == "world":
         kind = "LLM" if toys is LLMS else "image editor"
@@ -257,4 +252,4 @@ def _find(id: str, toys: Mapping[str, Errors], base_url: str | None) -> tuple[Pl
     from repair_hf.llm.provider import load_litellm
 
     # LiteLLM knows some names without a provider, such as gpt-4o
-    return ("litellm" if not slash or first in load_litellm().provider_list else "here"), id
+    return "litellm" if not slash or first in load_litellm().provider_list else "here"

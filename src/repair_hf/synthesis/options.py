@@ -81,8 +81,7 @@ class EditorOptions(Bounded):
     _argument_group_name = "editor"
 
     editor: str = need(
-        "Image editor: diffusers Hub id or folder, LiteLLM id (gemini/gemini-2.5-flash-image), or `world`. "
-        "Prefix `diffusers:` or `litellm:` if ambiguous."
+        "Image editor: diffusers Hub id or folder, LiteLLM id (gemini/gemini-2.5-flash-image), or `world`."
     )
     editor_base_url: str | None = opt(
         None, "URL of your own server; it must use the protocol of --editor's provider.", neutral=True
@@ -127,7 +126,6 @@ class RepairOptions(Bounded):
         main=True,
     )
     seed: int = opt(0, "Seed of the LLM and the image editor.", least=0, most=SEEDS - 1)
-    attach_image: bool = opt(False, "Show the query image to the LLM that edits a caption.")
     image_side: int = opt(LONGEST_SIDE, "Longest side, in pixels, of images sent to the LLM.", least=SMALLEST_SIDE)
 
 

@@ -4,7 +4,6 @@
 |---|---|
 | `NAME.png`, `.webp` or `.jpg` | the candidate; written atomically, so a file that exists is complete |
 | `NAME.none` | the editor made no image; holds why |
-| `NAME.broken` | a disk damaged it |
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from repair_hf.pairs.images import UNDECODABLE, in_rgb, open_image
+from repair_hf.pairs.images import UNDECODABLE, in_rgb
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.synthesis.sources import SCENE
 
@@ -65,13 +64,3 @@ def reason_at(path: Path) -> str | None:
     """Return why there is no image at a path; None if nobody has noted it."""
     file = path.with_suffix(".none")
     return file.read_text(encoding="utf-8").strip() if file.is_file() else None
-
-
-def is_damaged(path: Path) -> bool:
-    """Return whether an image file can no longer be read."""
-    try:
-        with open_image(path.read_bytes()) as image:
-            image.verify() if image.format == "PNG" else image.load()  # a PNG has checksums
-    except UNDECODABLE:
-        return True
-    return False

@@ -19,6 +19,7 @@ from PIL import Image
 from repair_hf.encoder.embedder import Embedder
 from repair_hf.encoder.preprocessing import ahead
 from repair_hf.pairs.wording import bare_caption
+from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.options import Select
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage, open_picture
 
@@ -115,4 +116,4 @@ def _open_candidate(path: Path) -> Image.Image:
     try:
         return open_picture(path.read_bytes())
     except UnreadableImage as error:
-        raise RuntimeError(f"{path} is broken ({error}); delete it and run the same command again.") from error
+        raise UserError(f"{path} is damaged ({error}). Delete it, and run the same command again.") from error

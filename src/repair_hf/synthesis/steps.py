@@ -46,10 +46,9 @@ async def repair(
         if task.direction == "t2i":
             task.candidates = await candidates.make(task.at["fp"], task.instruction)
         else:
-            shown = builder.shown(task, "q", "fp")
-            image = shown["q"] if options.attach_image else None
-            how: Any = {"candidates": options.candidates, "seed": options.seed, "image": image}
-            task.candidates = await edit_caption(asker, shown["fp"], task.instruction, **how)
+            caption = builder.shown(task, "fp")["fp"]
+            how: Any = {"candidates": options.candidates, "seed": options.seed}
+            task.candidates = await edit_caption(asker, caption, task.instruction, **how)
     except (AnswerError, UnreadableImage) as error:
         task.drop(error.drop_reason, str(error))
 
@@ -75,15 +74,15 @@ async def instruct(asker: Asker, direction: str, *, q: str, fp: str) -> tuple[st
 
 
 async def edit_caption(
-    asker: Asker, caption: str, instruction: str, *, candidates: int, seed: int, image: str | None = None
+    asker: Asker, caption: str, instruction: str, *, candidates: int, seed: int
 ) -> list[str | None]:
-    """Ask for edits of a false-positive caption; `image` is the query image, to show to the LLM.
+    """Ask for edits of a false-positive caption.
 
     Raises:
         AnswerError: If no answer is usable; the error of the first one.
     """
-    fields = {"query_image": image, "false_positive_caption": caption, "edit_instruction": instruction}
-    return await write(asker, asker.prompts.chat("edit_i2t", **fields), "edit", candidates=candidates, seed=seed)
+    messages = asker.prompts.chat("edit_i2t", false_positive_caption=caption, edit_instruction=instruction)
+    return await write(asker, messages, "edit", candidates=candidates, seed=seed)
 
 
 async def write(asker: Asker, messages: list[dict], stage: str, *, candidates: int, seed: int) -> list[str | None]:
