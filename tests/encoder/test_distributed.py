@@ -93,6 +93,7 @@ def runs(pairs_folder, clip_folder, siglip_folder, records_folder, tmp_path_fact
     return {1: folder / "1", 2: folder / "2"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["default", "grid", "part"])
 def test_two_processes_make_the_model_of_one_by_the_same_losses(runs, name):
     """Also by accumulation, in chunks, and with adapters and the sigmoid loss."""
@@ -109,11 +110,13 @@ def test_two_processes_make_the_model_of_one_by_the_same_losses(runs, name):
         assert (summary["processes"], summary["steps"]) == (count, len(lines[0]))
 
 
+@pytest.mark.slow
 def test_two_processes_mine_what_one_does(runs):
     one, two = (pq.read_table(folder / "mined" / "failures.parquet") for folder in runs.values())
     assert two.equals(one) and len(one) > 80
 
 
+@pytest.mark.slow
 def test_the_global_loss_of_a_step_that_is_cut_is_the_mean_over_its_parts(runs, pairs_folder, clip_folder):
     pairs, dual = load_pairs(pairs_folder, split="all"), dual_encoder.DualEncoder.from_pretrained(clip_folder)
     images, texts = map(torch.from_numpy, dual.embed_pairs(pairs))
@@ -125,6 +128,7 @@ def test_the_global_loss_of_a_step_that_is_cut_is_the_mean_over_its_parts(runs, 
     assert curve(runs[1] / "grid")[0]["loss_global"] == pytest.approx(sum(losses) / 4, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_of_two_processes_ends_where_the_whole_one_does(runs):
     whole, resumed = (load_file(runs[2] / name / "model.safetensors") for name in ("default", "resumed"))
     torch.testing.assert_close(resumed, whole, rtol=1e-5, atol=1e-6)
@@ -133,6 +137,7 @@ def test_a_resumed_run_of_two_processes_ends_where_the_whole_one_does(runs):
     )
 
 
+@pytest.mark.slow
 def test_two_processes_embed_and_decode_what_one_does_to_the_bit(runs):
     first, *others = (np.load(file) for file in (runs[1] / "seen-by-0.npz", *sorted(runs[2].glob("seen-by-*.npz"))))
     assert [array.shape for array in first.values()] == [(12, 8), (24, 8), (12, 8), (24, 8), (12, 3, 32, 32)]

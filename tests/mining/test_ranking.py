@@ -55,7 +55,9 @@ class Twin:
     def gather(self, part):
         self.parts[self.index] = part
         self.meeting.wait()
-        return list(self.parts)
+        parts = list(self.parts)
+        self.meeting.wait()  # nobody may bring the next part before both have read these
+        return parts
 
 
 @pytest.mark.parametrize("block", [64, 2048])

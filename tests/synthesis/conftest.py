@@ -33,9 +33,9 @@ def sources(pairs_folder) -> SourceImages:
 
 @pytest.fixture(scope="session")
 def world(encoder, tmp_path_factory) -> World:
-    """Sixteen images; failures of all of them, and of every eighth caption."""
+    """Twelve images; failures of all of them, and of every eighth caption."""
     folder = tmp_path_factory.mktemp("world") / "world"
-    return World.build(folder, encoder, 16, keep=lambda row: row["direction"] == "i2t" or row["q"] % 8 == 0)
+    return World.build(folder, encoder, 12, keep=lambda row: row["direction"] == "i2t" or row["q"] % 8 == 0)
 
 
 @pytest.fixture(scope="session")

@@ -47,13 +47,8 @@ def requests(log: Path) -> list[str]:
     return [json.loads(line)["digest"] for line in log.read_text().splitlines()]
 
 
-@pytest.mark.parametrize(
-    "kills",
-    [
-        [(1, CONCURRENCY)],
-        pytest.param([(1, CONCURRENCY), (2, 6), (1, 3), (1, 16), (2, 4)] * 4, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [[(1, CONCURRENCY)], [(1, CONCURRENCY), (2, 6), (1, 3), (1, 16), (2, 4)] * 4])
 def test_kill_and_go_on(kills, words, tmp_path, capsys):
     """Compare an uninterrupted run with one that is killed, each time with so many processes and requests at once."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"

@@ -242,7 +242,7 @@ def test_two_processes_have_the_loss_and_the_gradients_of_one(tmp_path):
     for process in both:
         process.start()
     for process in both:
-        process.join(120)
+        process.join(600)
     assert [process.exitcode for process in both] == [0, 0]
     for rank, how in product(range(2), MADE):
         found = torch.load(tmp_path / f"{rank}.pt")[how]
