@@ -63,7 +63,7 @@ def merge_rows(
     if options.benchmark is None:
         rows["image_id"] = rows.groupby("cell")["image_id"].transform("first")
     rows["item"] = pd.factorize(rows["image_id"])[0]
-    if "group" in rows:
+    if "group" in rows and not rows.empty:
         names = rows["group"].where(rows["group"].notna(), rows["image_id"])
         rows["group"] = names.groupby(joined(rows["item"].to_numpy(), pd.factorize(names)[0])).transform("first")
     items = rows.drop_duplicates("item")
@@ -180,9 +180,9 @@ def _check_splits(rows: pd.DataFrame, items: pd.DataFrame, source: str, problems
 
 def _in_several_splits(rows: pd.DataFrame, column: str) -> list[tuple[str, list[str]]]:
     """Return the names in a column whose rows stand in several splits, with these."""
-    both = rows[[column, "split"]].drop_duplicates()
+    both = rows[[column, "split"]].fillna({"split": "no split"}).drop_duplicates()
     both = both[both[column].duplicated(keep=False)]
-    return [(str(name), sorted(map(str, splits))) for name, splits in both.groupby(column, sort=False)["split"]]
+    return [(str(name), sorted(splits)) for name, splits in both.groupby(column, sort=False)["split"]]
 
 
 def joined(one: np.ndarray, other: np.ndarray) -> np.ndarray:
