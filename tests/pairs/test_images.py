@@ -12,9 +12,8 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset, Features, Image, load_from_disk
 
-from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.dataset import load_pairs
-from repair_hf.pairs.images import UNDECODABLE, equal_pixels, in_rgb, inspect_images, redraw
+from repair_hf.pairs.images import UNDECODABLE, equal_pixels, in_rgb, inspect_images, redraw, undecoded
 
 TURNED = PIL.Image.Exif()
 TURNED[PIL.Image.ExifTags.Base.Orientation] = 6

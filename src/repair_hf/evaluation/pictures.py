@@ -16,9 +16,8 @@ from torch import Tensor
 from repair_hf.encoder.pixel_store import IMAGES_AT_ONCE
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.pairs.admission import admit_images
-from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.folders import load_any, loading
-from repair_hf.pairs.images import UNDECODABLE, in_rgb, open_image
+from repair_hf.pairs.images import UNDECODABLE, in_rgb, open_image, undecoded
 from repair_hf.pairs.problems import Problems
 from repair_hf.runtime.options import UserError
 

@@ -15,9 +15,8 @@ from datasets import Dataset, Image, config
 from huggingface_hub import constants
 from huggingface_hub.file_download import repo_folder_name  # seen with huggingface_hub 1.33
 
+from repair_hf.pairs.images import CELLS_PER_READ
 from repair_hf.runtime.redaction import printable
-
-CELLS_PER_READ = 256
 
 
 class OutsideFolder(OSError):
@@ -58,11 +57,6 @@ def file_within(name: str, folders: Iterable[str | Path]) -> Path:
     if is_inside:
         raise FileNotFoundError(f"'{printable(name)}' does not exist")
     raise OutsideFolder(f"'{printable(name)}' lies outside the folder of its data")
-
-
-def undecoded(rows: Dataset, column: str) -> Dataset:
-    """Return an image column alone, as cells `{"bytes": ..., "path": ...}`."""
-    return rows.select_columns([column]).cast_column(column, Image(decode=False))
 
 
 def anchored(rows: Dataset, columns: Sequence[str], folder: str | Path) -> Dataset:

@@ -23,10 +23,9 @@ import PIL.Image
 import PIL.ImageOps
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset
+from datasets import Dataset, Image
 from huggingface_hub import cached_assets_path
 
-from repair_hf.pairs.cells import CELLS_PER_READ, undecoded
 from repair_hf.runtime.progress import Progress
 from repair_hf.runtime.redaction import printable
 
@@ -45,6 +44,7 @@ UNDECODABLE = (
 )
 # Pillow knows more formats; EPS among them starts another program.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+CELLS_PER_READ = 256
 MAX_BYTES = 64 * 2**20
 MAX_PIXELS = 2**28 // 3  # 256 MB when decoded
 MAX_RATIO = 100  # of the sides; a processor that resizes the shorter side to 384 makes 15 million pixels of it
@@ -67,16 +67,21 @@ class Inspection(NamedTuple):
 
 
 def inspect_images(images: Dataset, column: str = "image") -> list[Inspection]:
-    """Check each image of a column of undecoded cells by decoding it."""
+    """Check each image of a column by decoding it."""
     found: list[Inspection] = []
     with (
         ThreadPoolExecutor(THREADS) as threads,
         Progress(total=len(images), desc="Checking images", unit=" images", delay=3) as bar,
     ):
-        for batch in images.iter(CELLS_PER_READ):
+        for batch in undecoded(images, column).iter(CELLS_PER_READ):
             found += threads.map(_inspect, batch[column])
             bar.update(len(batch[column]))
     return found
+
+
+def undecoded(rows: Dataset, column: str) -> Dataset:
+    """Return an image column alone, as cells `{"bytes": ..., "path": ...}`."""
+    return rows.select_columns([column]).cast_column(column, Image(decode=False))
 
 
 def equal_cells(images: Dataset) -> list[int]:

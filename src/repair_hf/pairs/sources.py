@@ -19,9 +19,10 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, LargeLis
 from datasets.features.features import require_decoding  # seen with datasets 5.2
 
 from repair_hf.pairs.annotations import load_annotations
-from repair_hf.pairs.cells import OutsideFolder, anchored, misplaced, own_folders, undecoded
+from repair_hf.pairs.cells import OutsideFolder, anchored, misplaced, own_folders
 from repair_hf.pairs.fetching import fetch_images
 from repair_hf.pairs.folders import KINDS, load_pairs_of, loading
+from repair_hf.pairs.images import undecoded
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.tables import IMAGE, TABLES, TEXT_FILE, captions_of, in_memory, is_table, load_table
 from repair_hf.runtime.options import PairsOptions, UserError

@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, Image
 
-from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.dataset import Pairs
-from repair_hf.pairs.images import UNDECODABLE
+from repair_hf.pairs.images import UNDECODABLE, undecoded
 from repair_hf.records.columns import MODALITIES, SOURCES
 from repair_hf.records.origin import check_pairs
 from repair_hf.runtime.options import UserError

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 import pandas as pd
 from datasets import Dataset
 
-from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.images import ABSENT, inspect_images
 from repair_hf.records.columns import MODALITIES, SOURCES
@@ -54,5 +53,5 @@ def _held(
     else:
         rows = rows.drop_duplicates(name)
         rows = rows.iloc[:: len(rows) // PICTURES + 1]
-        found = [each.look for each in inspect_images(undecoded(records, column).select(rows.index), column)]
+        found = [each.look for each in inspect_images(records.select(rows.index), column)]
     yield from (item for item in zip(rows[name], found, strict=True) if item[1] not in (None, "", ABSENT))

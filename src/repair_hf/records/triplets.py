@@ -20,8 +20,8 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict, Features, Image, Value
 
-from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.dataset import Pairs
+from repair_hf.pairs.images import undecoded
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.records.cards import write_card
 from repair_hf.records.columns import MODALITIES

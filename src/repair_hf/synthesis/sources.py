@@ -18,8 +18,7 @@ from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
 from repair_hf.llm.keys import ImageURL
-from repair_hf.pairs.cells import undecoded
-from repair_hf.pairs.images import UNDECODABLE, in_rgb, open_image, read_cell
+from repair_hf.pairs.images import UNDECODABLE, in_rgb, open_image, read_cell, undecoded
 from repair_hf.synthesis.options import LONGEST_SIDE
 
 SMALL_PNG = 256 * 1024  # bytes
