@@ -108,9 +108,9 @@ def test_other_measures_are_shown_and_decide_nothing(tmp_path):
 
 def test_without_a_plain_model_nobody_knows(tmp_path, trained):
     assert findings(None)[0].note.startswith("Not measured. Run `repair-hf train` with and without `--records`")
-    repaired, plain, output = trained("repaired"), tmp_path / "plain", tmp_path / "evaluate"
+    repaired, plain, output = trained("repaired"), tmp_path / "plain", tmp_path / "validation"
     train = f"train --model a/base --pairs 'my photos' --max-steps 46 --output {plain}`"
-    evaluate = f"evaluate a/base {plain} {repaired} --pairs 'my photos' --output {output}`"
+    evaluate = f"evaluate a/base {plain} {repaired} --pairs 'my photos' --split validation --output {output}`"
     assert f"Not measured. Run `repair-hf {train}, then `repair-hf {evaluate}." == findings(tmp_path)[0].note
     evaluated(tmp_path / "base", {"base": 0.25})
     evaluated(output, {"base": 0.25, "repaired": 0.5})

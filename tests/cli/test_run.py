@@ -159,7 +159,7 @@ def test_each_round_is_compared_with_as_many_steps_without_records_from_the_same
         compared = json.loads((out / f"round-{number}" / "evaluate" / "differences.json").read_text())["repair"]
         assert [(one["model"], one["reference"]) for one in compared] == [("retriever", "plain")]
     below = " ".join(shown[shown.index("mean") :].split())  # the table of rounds
-    assert "Did repair help? retriever − plain: undecided. I2T R@1 " in below
+    assert "Did repair help? retriever − plain: undecided (12 images are too few). I2T R@1 " in below
     assert main(["analyze", str(out), "--output", str(out.parent / "report")]) == 0
     shown = capsys.readouterr().out
     table = shown[: shown.index("plain was trained without records")].splitlines()[:-1]

@@ -55,9 +55,8 @@ def test_trains_once_and_says_what_comes_next(flags, tmp_path, capsys):
     out = tmp_path / "out"
     assert plain.startswith("next: repair-hf train --pairs") and "--records" not in plain and "--max-steps 4" in plain
     assert f"--split all --model {flags[6]} " in plain and plain.endswith(f" --output {out}-plain")
-    assert measured == (
-        f"next: repair-hf evaluate {flags[6]} {out}-plain {out} --pairs {flags[2]} --output {out}-test"
-    )
+    evaluate = f"evaluate {flags[6]} {out}-plain {out} --pairs {flags[2]} --split validation"
+    assert measured == f"next: repair-hf {evaluate} --output {out}-validation"
     weights = tmp_path / "out" / "model.safetensors"
     before = weights.stat().st_mtime_ns
     assert main(flags) == 0  # nothing is trained again

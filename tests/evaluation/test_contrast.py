@@ -175,7 +175,7 @@ def test_blends_of_two_trainings_are_compared_at_equal_weight_and_known_images_a
     curve = (tmp_path / "out" / "blends.svg").read_text()
     assert "1 plain<" in curve and "1 repaired<" in curve
     printed = capsys.readouterr().out
-    assert "Did repair help? repaired@1 − plain@1: undecided." in " ".join(printed.split())
+    assert "Did repair help? repaired@1 − plain@1: undecided (20 images are too few)." in " ".join(printed.split())
     assert "20 images are too few for a conclusion" in printed and "web: 30 images are too few" in printed
     for name in ("plain", "repaired"):
         assert caplog.text.count(f"{name} was trained on 20 of the 20 images of the evaluated pairs") == 1

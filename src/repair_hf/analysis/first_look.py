@@ -15,6 +15,7 @@ from repair_hf.llm.cost import add_up, format_dollars
 from repair_hf.mining.failures import load_failures
 from repair_hf.mining.false_positives import summarize
 from repair_hf.records.columns import DIRECTIONS
+from repair_hf.runtime.files import read_json
 from repair_hf.synthesis.estimate import Rehearsal, estimate_run, rehearse
 from repair_hf.synthesis.options import EditorOptions, LLMOptions, RepairOptions
 from repair_hf.synthesis.record_builder import RecordBuilder
@@ -24,12 +25,17 @@ LIMITS = (100, 1000)  # failures of each direction, as `synthesize --limit` coun
 
 
 def missed(mined: Mined) -> Finding:
-    """Count the queries that fail, by direction."""
+    """Count the queries that fail, by direction, and the images of equal pixels."""
     rows = [
         (SIDES[direction], counts["queries"], f"{counts['failed']:,} ({percent(counts['failed'], counts['queries'])})")
         for direction, counts in summarize(load_failures(mined.folder)).items()
     ]
-    note = "A query fails if a false positive ranks above, or ties with, every annotated answer."
+    file = mined.folder / "summary.json"
+    alike = read_json(file).get("images_alike", {}) if file.is_file() else {}
+    note = (
+        "A query fails if a false positive ranks above, or ties with, every annotated answer. "
+        f"{alike.get('equal_pixels', 0):,} images have a copy of equal pixels, which counts as right."
+    )
     return Finding("missed", "What fails", note, pd.DataFrame(rows, columns=["direction", "queries", "failed"]))
 
 
@@ -47,7 +53,8 @@ def price(mined: Mined, options: PriceOptions) -> Finding:
     columns = {}
     for limit in LIMITS:
         count = {direction: min(limit, mined_of_each[direction]) for direction in DIRECTIONS}
-        columns[f"{limit:,} of each"] = _column(rehearsal, count, llm, editor)
+        name = "all" if sum(count.values()) == len(failures) else f"{limit:,} of each"
+        columns[name] = _column(rehearsal, count, llm, editor)
     labels = ["T2I failures", "I2T failures", "LLM calls", "images", llm.llm, editor.editor, "in all"]
     note = (
         "List prices, at most: as if every failure passed the audit. A model on your own machine costs its time. A "

@@ -55,8 +55,7 @@ def forest(title: str, data: pd.DataFrame) -> Forest:
     """
     ends = 100 * data[["low", "high", "difference"]].to_numpy()
     step = next((step for step in STEPS if ends.max() - ends.min() <= 6 * step), STEPS[-1])
-    first, last = floor(min(ends.min(), 0) / step), ceil(max(ends.max(), 0) / step)
-    last = max(last, first + 1)
+    first, last = floor(min(ends.min(), -step) / step), ceil(max(ends.max(), step) / step)  # 0 is never at an edge
 
     def across(points: float) -> float:
         share = (points - first * step) / ((last - first) * step)

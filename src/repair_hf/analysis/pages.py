@@ -104,7 +104,7 @@ def _facts(row: dict[str, Any]) -> dict[str, str | None]:
         "audit of the false positive": row.get("fp_reason"),
         "error types": ", ".join(row.get("error_types") or ()),
         "instruction": row.get("edit_instruction"),
-        "candidates": " · ".join(_similarities(row)),
+        "candidates": _similarities(row),
         "check": FITS.get(row.get("edit_fits")),
         "record": row.get("record_id"),
     }
@@ -115,8 +115,9 @@ def _rank(row: dict[str, Any], role: str) -> str:
     return f"{'unknown' if rank is None else rank} (cosine {'unknown' if score is None else f'{score:.3f}'})"
 
 
-def _similarities(row: dict[str, Any]) -> list[str]:
-    """Format the cosine of each candidate to the false positive."""
+def _similarities(row: dict[str, Any]) -> str:
+    """Format the cosine of each candidate to the false positive; empty without candidates."""
     values = row.get("candidate_similarities")
     texts = ["failed or changed nothing" if value is None else f"{value:.3f}" for value in values or ()]
-    return [f"{text} (selected)" if place == row["candidate"] else text for place, text in enumerate(texts)]
+    marked = [f"{text} (selected)" if place == row["candidate"] else text for place, text in enumerate(texts)]
+    return f"{' · '.join(marked)}; cosine with the false positive" if marked else ""

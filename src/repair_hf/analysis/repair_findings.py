@@ -17,6 +17,7 @@ from repair_hf.encoder.blend import training_of
 from repair_hf.evaluation.comparison import RECALL, decides, too_few
 from repair_hf.evaluation.provenance import plain_before, uses_records
 from repair_hf.runtime.files import read_yaml
+from repair_hf.runtime.options import PairsOptions, changed, fields_of, flags
 from repair_hf.runtime.stage import is_finished
 
 MEASURES = {"mean_R@1": "R@1, both directions", "kept_R@1": "R@1 on further pairs", "contrast": "contrast set"}
@@ -123,16 +124,19 @@ def _what_to_run(root: Path | None, evaluations: Evaluations) -> str:
             "Run `repair-hf train` with and without `--records`, then `repair-hf evaluate BASE PLAIN REPAIRED "
             "--output …` with a folder below this one."
         )
-    base, pairs = (str(options[repaired].get(name)) for name in ("model", "pairs"))
+    own = options[repaired]
+    source = PairsOptions(**{name: own[name] for name in fields_of(PairsOptions) if name in own})
+    base, pairs = str(own.get("model")), changed(source)
     others = [model for model in trained if model != repaired]
     baselines = plain_before({model: model for model in (*others, repaired)})[repaired]
     plain = baselines[0] if baselines else str(Path(repaired).parent / "plain")
-    output = Path(repaired).parent / "evaluate" if root is None else root / "evaluate"
-    evaluate = _command("evaluate", base, plain, repaired, "--pairs", pairs, "--output", output)
+    output = (Path(repaired).parent if root is None else root) / "validation"
+    validation = flags(pairs | {"split": "validation"})
+    evaluate = _command("evaluate", base, plain, repaired, *validation, "--output", output)
     if baselines:
         return f"Run {evaluate}."
     steps = training_of(repaired)[2].get("steps")
-    train = _command("train", "--model", base, "--pairs", pairs, "--max-steps", steps, "--output", plain)
+    train = _command("train", "--model", base, *flags(pairs), "--max-steps", steps, "--output", plain)
     return f"Run {train}, then {evaluate}."
 
 

@@ -54,8 +54,8 @@ def run(
     what = "already finished, nothing was done" if was_done else f"took {summary['seconds']:,.0f} s"
     print(f"contrast {what}   -> {stage.output}")
     words = [*flags(changed(pairs_options)), "--contrast", stage.output, "--output", unused("runs/evaluate")]
-    print("Name the base first, then a training without records, then one with records, of as many steps:")
-    suggest("evaluate", "BASE", "PLAIN", "REPAIRED", *words)
+    why = "Name the base first, then a training without records, then one with records, of as many steps:"
+    suggest("evaluate", "BASE", "PLAIN", "REPAIRED", *words, why=why)
 
 
 def _print_estimate(wanted: Any) -> None:

@@ -122,7 +122,7 @@ def _draw_blends(evaluation: Any, folder: Path) -> None:
 def answer(repair: dict[str, Any]) -> str:
     """Say whether repair helped, and by which differences: R@1, also on further pairs, and the contrast set."""
     from repair_hf.analysis.tables import gain_lines
-    from repair_hf.evaluation.comparison import decides
+    from repair_hf.evaluation.comparison import decides, too_few
 
     model, reference = repair["model"], repair["reference"]
     if reference is None:
@@ -131,7 +131,9 @@ def answer(repair: dict[str, Any]) -> str:
             "and for as many steps. Train one by --max-steps, without --records, and name it before."
         )
     gains = {name: gain for name, gain in repair["differences"].items() if decides(name)}
-    return gain_lines(f"Did repair help? {model} − {reference}: {repair['verdict']}.", gains)
+    verdict, n_images = repair["verdict"], repair["n_images"]
+    few = f" ({n_images:,} images are too few)" if too_few(n_images) else ""
+    return gain_lines(f"Did repair help? {model} − {reference}: {verdict}{few}.", gains)
 
 
 def _origin(unseen: dict[str, bool]) -> str:

@@ -79,8 +79,7 @@ def run(
         draw(folder, ShowOptions(**named), pairs)
         return suggest("synthesize", *words, "--limit", "100", "--llm", prices.llm, "--editor", prices.editor, *output)
     suggest("synthesize", *words, "--llm", "...", "--editor", "...", *output)
-    print("Look at the failures before you pay for their repair:")
-    suggest("show", folder)
+    suggest("show", folder, why="Look at the failures before you pay for their repair:")
 
 
 def _print_summary(summary: dict[str, Any]) -> None:

@@ -20,10 +20,10 @@ def load_command(name: str) -> ModuleType:
     return importlib.import_module(f"repair_hf.cli.{name}")
 
 
-def suggest(*words: str) -> None:
-    """Print the next command, ready to be copied; nothing inside `perform`."""
+def suggest(*words: str, why: str = "") -> None:
+    """Print the next command, ready to be copied, below the line `why`, if any; nothing inside `perform`."""
     if not _is_inner.get():
-        print(f"next: repair-hf {shlex.join(words)}")
+        print(f"{why}\n" * bool(why) + f"next: repair-hf {shlex.join(words)}")
 
 
 def unused(folder: str) -> str:

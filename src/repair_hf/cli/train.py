@@ -78,10 +78,10 @@ def _suggest(pairs_options: PairsOptions, output: str, options: TrainOptions, co
         plain, how = f"{output}-plain", changed(options) | {"records": None, "records_revision": None}
         models.insert(1, plain)
         if not (Path(plain) / "summary.json").is_file():
-            print("Train once more without the records, and compare: the difference shows what they add.")
-            suggest("train", *flags(changed(pairs_options) | how | config.changed), "--output", plain)
-    tested = changed(pairs_options) | {"split": None}  # so evaluate uses its own default
-    suggest("evaluate", *models, *flags(tested), "--output", unused(f"{output}-test"))
+            why = "Train once more without the records, and compare: the difference shows what they add."
+            suggest("train", *flags(changed(pairs_options) | how | config.changed), "--output", plain, why=why)
+    validation = changed(pairs_options) | {"split": "validation"}
+    suggest("evaluate", *models, *flags(validation), "--output", unused(f"{output}-validation"))
 
 
 def _setup(config: RepairConfig) -> str:

@@ -65,7 +65,8 @@ def compare_models(
     Returns:
         `reference`, the first model; by model the `differences` from it, and numbers of changed `queries`. `repair` is
         a list of such comparisons of models trained with records, each with `model`, `reference`, the one without
-        records, the `verdict`, and the differences of averages (`summary`); the reference is None if there is none.
+        records, the `verdict` on `n_images`, and the differences of averages (`summary`); the reference is None if
+        there is none.
     """
 
     def compare(model: str, reference: str) -> dict[str, Any]:
@@ -75,14 +76,16 @@ def compare_models(
 
     def repair(model: str, reference: str) -> dict[str, Any]:
         compared = compare(model, reference)
-        helped = verdict([compared["differences"][name] for name in RECALL], metrics[model]["n_images"])
+        n_images = metrics[model]["n_images"]
+        helped = verdict([compared["differences"][name] for name in RECALL], n_images)
         averages = differences(
             summary(metrics[reference]),
             summary(metrics[model]),
             summary(measured[reference].samples),
             summary(measured[model].samples),
         )
-        return {"model": model, "reference": reference, "verdict": helped, "summary": averages, **compared}
+        named = {"model": model, "reference": reference, "verdict": helped, "n_images": n_images}
+        return {**named, "summary": averages, **compared}
 
     first, *others = measured
     changes = {name: compare(name, first) for name in others}
