@@ -39,7 +39,7 @@ def test_the_changed_words_and_the_candidates_are_marked(repaired):
     texts = {"fp_text": "a red dog", "edit_text": "a blue dog"}
     shown = page(row(repaired, "i2t", **texts, candidate_similarities=[None, 0.5, 0.25], candidate=1))
     assert "a <del>red</del> dog" in shown and "a <ins>blue</ins> dog" in shown
-    assert "failed or changed nothing · 0.500 (selected) · 0.250" in shown
+    assert "failed or changed nothing · 0.500 (selected) · 0.250; cosine with the false positive" in shown
 
 
 def test_a_dropped_failure_says_why(repaired):

@@ -51,6 +51,12 @@ def test_the_plot_shows_the_numbers_of_the_table_and_tells_them_in_words(tmp_pat
     ]
 
 
+def test_a_plot_of_no_difference_has_0_in_the_middle():
+    row = {"name": "R@1", "metric": "mean_R@1", "difference": 0.0, "low": 0.0, "high": 0.0}
+    plot = forest("repaired − plain", pd.DataFrame([row]))
+    assert plot.zero == plot.width / 2 and [text for text, _ in plot.ticks] == ["-0.1", "0", "0.1"]
+
+
 def test_the_curve_of_blends_shows_the_numbers_of_its_table_and_names_them_in_words(tmp_path):
     """In the page itself: each point is drawn at its numbers, by the scales beside it."""
     evaluated(tmp_path / "blends", dict.fromkeys(("base", "tuned@1", "tuned@0.6"), 0.5))

@@ -33,6 +33,11 @@ def demo(tmp_path_factory):
     return folder, outputs, stamps
 
 
+def test_only_the_end_suggests_what_comes_next(demo):
+    shown = demo[1][0]
+    assert shown.count("\nnext: ") == 1 and not any(line.endswith((":", "they add.")) for line in shown.splitlines())
+
+
 def test_metrics_hold_every_method(demo):
     folder = demo[0]
     metrics = json.loads((folder / "metrics.json").read_text())
