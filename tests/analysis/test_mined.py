@@ -57,7 +57,7 @@ def test_a_first_look_takes_a_folder_alone_and_has_the_price_of_a_dry_run(
     assert "max_queries: 1000\n" in Path("runs/look/config.yaml").read_text()
     assert all(text in page for text in ("What fails", "Copies?", "What a repair costs")) and page.count("<img") > 6
     dollars = re.search(r"in all +\$([\d.]+)", printed)[1]
-    assert float(dollars) > 0 and page.count(f"${dollars}") >= 2
+    assert float(dollars) > 0 and f"${dollars}" in page
     (synthesize,) = re.findall(r"^next: repair-hf (synthesize .*)$", printed, re.MULTILINE)
     assert "--limit 100 " in synthesize
     assert main([*shlex.split(synthesize), "--dry-run"]) == 0
