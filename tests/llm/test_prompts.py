@@ -193,7 +193,6 @@ LINE = "Query caption: {{ query_caption }}"
             f"{LINE}{{{{ query_caption.__class__.__mro__ }}}}",
             "cannot be filled: access to attribute",
         ),
-        ("audit_i2t", '"fp_too_similar":', "", 'lacks "fp_too_similar":'),
         ("instruct_t2i", "-----", "------", "has 0 lines -----, not 1"),
         ("instruct_t2i", LINE, f"\n-----\n{LINE}", "has 2 lines -----, not 1"),
     ],
@@ -202,14 +201,6 @@ def test_a_prompt_that_cannot_replace_ours_is_an_error_of_one_line(name, old, ne
     with pytest.raises(UserError, match=re.escape(fault)) as error:
         Prompts(own(tmp_path, name, lambda text: text.replace(old, new)))
     assert str(error.value).startswith(f"The prompt {tmp_path / name}.md ") and "\n" not in str(error.value)
-
-
-def test_an_audit_of_ones_own_has_a_lenient_wording(tmp_path):
-    choice = r'(?s)\{% if audit == "strict" %\}\n(.*?)\{% else %\}\n.*?\{% endif %\}\n'
-    folder = own(tmp_path, "audit_t2i", lambda text: re.sub(choice, r"\1", text))
-    assert Prompts(folder).text("audit_t2i") == SHIPPED.text("audit_t2i")
-    with pytest.raises(UserError, match="audit_t2i.md has no lenient wording"):
-        Prompts(folder, audit="lenient")
 
 
 def test_a_file_that_is_no_prompt_of_ours_is_an_error(tmp_path):

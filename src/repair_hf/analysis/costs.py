@@ -48,7 +48,7 @@ def list_prices(llm: LLMOptions, editor: EditorOptions) -> tuple[tuple[float, fl
         return llm_price(llm), 0.0
     if find_editor(editor) != "litellm":
         return llm_price(llm), 0.0
-    stated = editor_price(editor)
+    stated = editor_price(editor, llm)
     return llm_price(llm), price_per_image(editor.editor) if stated is None else TOKENS_PER_IMAGE * stated[1]
 
 

@@ -27,14 +27,14 @@ from repair_hf.llm.provider import (
     RejectedRequest,
     UnreadableReply,
     answer_form,
+    check_key,
     find_provider,
-    key_names,
     load_litellm,
     mapped,
     thinking_room,
 )
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.redaction import use_keys, without_secrets
+from repair_hf.runtime.redaction import without_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class Asker(PaidModel):
         self._thinking_room = 0
         self._form, self._may_take_schema = "schema", False
         if provider is None:
-            use_keys(key_names(model))
+            check_key(model, base_url)
             self._thinking_room = thinking_room(model, options.reasoning_effort)
             self._form = answer_form(model)
             self._may_take_schema = self._form == "free" and base_url is not None  # nobody knows before it is asked

@@ -91,15 +91,6 @@ class Circuit:
         )
 
 
-def check_price(model: str, max_usd: float | None, *, has_price: bool) -> None:
-    """Raise an error if there is a ceiling in dollars, and the model has no known price."""
-    if not has_price and max_usd is not None:
-        raise UserError(
-            f"`max_usd` cannot be enforced: no list price is known for {model!r}. "
-            "State it with --price or --editor-price, or use `max_calls`, which limits answers and hosted images."
-        )
-
-
 class PaidModel:
     """A model that is paid through a ledger. Use it for one run, in one event loop at a time.
 
@@ -122,7 +113,11 @@ class PaidModel:
         has_price: bool,
         retries: Retries | None = None,
     ) -> None:
-        check_price(model, ledger.max_usd, has_price=has_price)
+        if ledger.max_usd is not None and not has_price:
+            raise UserError(
+                f"`max_usd` cannot be enforced: no list price is known for {model!r}. "
+                "State it with --price or --editor-price, or use `max_calls`, which limits answers and hosted images."
+            )
         self.model, self.ledger, self.retries = model, ledger, retries or Retries()
         self.concurrency, self.timeout = options.concurrency, options.timeout
         places = max(options.concurrency // processes().count, 1)

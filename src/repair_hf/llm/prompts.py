@@ -59,7 +59,7 @@ class Prompts:
         always_instruct: Ask for an instruction in any case; otherwise the LLM may answer that nothing has to change.
 
     Raises:
-        UserError: If a file of the folder is no template, lacks a field or a key of ours, or uses an unknown field.
+        UserError: If a file of the folder is no template, lacks a field of ours, or uses an unknown field.
     """
 
     folder: str | Path | None = None
@@ -143,22 +143,18 @@ class Prompts:
     def _fault_of(self, name: str, source: str) -> str | None:
         """Say what is wrong with a template of the user's: what it lacks of ours, or why it cannot be filled."""
         ours = _read(name)
-        if (count := source.count(DASHES)) != ours.count(DASHES):
-            return f"has {count} lines -----, not {ours.count(DASHES)}"
+        if source.count(DASHES) != ours.count(DASHES):
+            return f"has {source.count(DASHES)} lines -----, not {ours.count(DASHES)}"
         try:
             needed, variables = _variables(ours), _variables(source)
             text = self._render(name, _names(name), source)
         except (TemplateError, TypeError) as error:  # the second one if it includes another file
             return f"cannot be filled: {' '.join(str(error).split())[:200]}"
-        missing = [f"{{{{ {field} }}}}" for field in sorted(needed - variables - WORDINGS)]
-        keys = dict.fromkeys(re.findall(r'"\w+":', ours)) if count else ()
-        if missing := [*(key for key in keys if key not in source), *missing]:
+        if missing := [f"{{{{ {field} }}}}" for field in sorted(needed - variables - WORDINGS)]:
             return f"lacks {', '.join(missing)}"
         for field in sorted(needed):
             if field.endswith(IMAGE) and not re.search(rf" {{{field}}} *$", text, re.MULTILINE):
                 return f"has no line that ends in a space and {{{{ {field} }}}}"
-        if self.audit == "lenient" and "audit" in needed - variables:
-            return 'has no lenient wording; add {% if audit == "lenient" %} or leave out `audit`'
         return None
 
 

@@ -24,12 +24,12 @@ from repair_hf.llm.prompts import SHIPPED, Prompts, draws
 from repair_hf.llm.provider import (
     BlockedContent,
     ProviderError,
+    check_key,
     find_provider,
-    key_names,
     load_litellm,
 )
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.redaction import printable, use_keys
+from repair_hf.runtime.redaction import printable
 from repair_hf.synthesis.picture_files import save_picture, save_reason
 from repair_hf.synthesis.sources import UnreadableImage, open_picture
 
@@ -73,7 +73,7 @@ class HostedEditor(PaidModel):
         prompts: Prompts = SHIPPED,
     ) -> None:
         check_sends_images(model)
-        use_keys(key_names(model))
+        check_key(model, base_url)
         options = options or RequestOptions(concurrency=CONCURRENCY)
         self.worst = worst_price(model, price) or 0.0
         super().__init__(model, ledger, options, has_price=worst_price(model, price) is not None, retries=retries)

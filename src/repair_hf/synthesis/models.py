@@ -63,11 +63,14 @@ def llm_price(options: LLMOptions) -> tuple[float, float] | None:
 
 
 def stated_price(options: LLMOptions) -> tuple[float, float] | None:
-    """Return the price that the options state; 0 for a server of one's own whose model LiteLLM does not list."""
+    """Return the price that the options state; 0 for a server of one's own whose model LiteLLM does not list.
+
+    Under a ceiling in dollars such a server has no price: it may be another's.
+    """
     from repair_hf.llm.cost import price_per_token
 
-    is_listed = price_per_token(options.llm) is not None
-    return _per_token(options.price, is_own=options.llm_base_url is not None and not is_listed)
+    is_own = options.llm_base_url is not None and options.max_usd is None
+    return _per_token(options.price, is_own=is_own and price_per_token(options.llm) is None)
 
 
 def check_models(llm: LLMOptions, editor: EditorOptions) -> None:
@@ -82,48 +85,29 @@ def check_models(llm: LLMOptions, editor: EditorOptions) -> None:
 
 
 def check_llm(options: LLMOptions) -> None:
-    """Check what can be checked of the LLM without asking it.
+    """Check what can be checked of the LLM without asking it: open it with an empty ledger.
 
     Raises:
-        UserError: If it has no key or, under a ceiling in dollars, no price, or it cannot do what the options ask.
+        UserError: As `open_asker`.
     """
-    place, count = find_llm(options), processes().count
-    if options.batch and (place != "litellm" or count > 1):
-        why = f"{count} processes" if count > 1 else f"--llm {options.llm}, which answers at once"
-        raise UserError(f"`batch` needs one process and a provider with a batch API, got {why}; leave it out.")
-    if options.reasoning_effort is not None and place != "litellm":
-        raise UserError(f"`reasoning_effort` needs a provider, and --llm {options.llm} has none; leave it out.")
-    if place != "litellm":
-        return
-    from repair_hf.llm.batch_asker import batch_route
-    from repair_hf.llm.cost import price_per_token
-    from repair_hf.llm.paid_model import check_price
-    from repair_hf.llm.provider import check_key
+    from repair_hf.llm.ledger import Ledger
 
-    if options.batch:
-        batch_route(options.llm)
-    check_key(options.llm, options.llm_base_url)
-    has_price = options.price is not None or price_per_token(options.llm, batch=options.batch) is not None
-    check_price(options.llm, options.max_usd, has_price=has_price)
+    with Ledger(max_usd=options.max_usd) as ledger:
+        open_asker(options, ledger)
 
 
 def check_editor(options: EditorOptions, llm: LLMOptions, *, from_text: bool = False) -> None:
     """Check what can be checked of the image editor without loading it; `from_text` if it is to draw as well.
 
     Raises:
-        UserError: If there is no such model, its provider has no key or, under a ceiling in dollars, no price, or it
-            cannot do what the options ask.
+        UserError: As `open_editor`; or if it cannot do what the options ask.
     """
-    place, name = find_editor(options), options.editor
+    place = find_editor(options)
     if place == "litellm":
-        from repair_hf.llm.paid_model import check_price
-        from repair_hf.llm.provider import check_key
-        from repair_hf.synthesis.hosted import check_sends_images, worst_price
+        from repair_hf.llm.ledger import Ledger
 
-        check_key(name, options.editor_base_url)
-        check_sends_images(name)
-        has_price = options.editor_price is not None or worst_price(name) is not None
-        check_price(name, llm.max_usd, has_price=has_price)
+        with Ledger(max_usd=llm.max_usd) as ledger:
+            open_editor(options, llm, ledger)
     if place == "world" and options.editor_format != "png":
         raise UserError("`editor_format` must be png for the toy world, whose files hold their scene; leave it out.")
     if place == "here":
@@ -156,14 +140,19 @@ def open_asker(options: LLMOptions, ledger: Ledger) -> Asker:
     """Open the LLM with the ledger that keeps its answers. Several processes share limits and ceilings.
 
     Raises:
-        UserError: If there is no such model, or it cannot do what the options ask.
+        UserError: If there is no such model, it has no key or, under a ceiling in dollars, no price, or it cannot do
+            what the options ask.
     """
     from repair_hf.llm.asker import Asker
     from repair_hf.llm.batch_asker import BatchAsker
     from repair_hf.toyworld import oracle
 
-    check_llm(options)
-    place, name = find_llm(options), options.llm
+    place, name, count = find_llm(options), options.llm, processes().count
+    if options.batch and (place != "litellm" or count > 1):
+        why = f"{count} processes" if count > 1 else f"--llm {name}, which answers at once"
+        raise UserError(f"`batch` needs one process and a provider with a batch API, got {why}; leave it out.")
+    if options.reasoning_effort is not None and place != "litellm":
+        raise UserError(f"`reasoning_effort` needs a provider, and --llm {name} has none; leave it out.")
     how: dict[str, Any] = {"options": options, "prompts": prompts_of(options)}
     if place == "world":
         return Asker(name_of(name, LLMS), ledger, provider=oracle.provider(name), **how)
@@ -173,19 +162,20 @@ def open_asker(options: LLMOptions, ledger: Ledger) -> Asker:
     return kind(name, ledger, base_url=options.llm_base_url, price=stated_price(options), **how)
 
 
-def editor_price(options: EditorOptions) -> tuple[float, float] | None:
+def editor_price(options: EditorOptions, llm: LLMOptions) -> tuple[float, float] | None:
     """Return the price of a hosted editor that is stated; as `stated_price`."""
     from repair_hf.synthesis.hosted import worst_price
 
-    is_listed = worst_price(options.editor) is not None
-    return _per_token(options.editor_price, is_own=options.editor_base_url is not None and not is_listed)
+    is_own = options.editor_base_url is not None and llm.max_usd is None
+    return _per_token(options.editor_price, is_own=is_own and worst_price(options.editor) is None)
 
 
 def open_editor(options: EditorOptions, llm: LLMOptions, ledger: Ledger) -> ImageEditor | HostedEditor:
     """Open the image editor. Timeout, error rate and prompts are those of `llm`.
 
     Raises:
-        UserError: If there is no such model, or it cannot edit images.
+        UserError: If there is no such model, it cannot edit images, it has no key or, under a ceiling in dollars, no
+            price.
     """
     place, name = find_editor(options), options.editor
     if place == "world":
@@ -198,16 +188,14 @@ def open_editor(options: EditorOptions, llm: LLMOptions, ledger: Ledger) -> Imag
         from repair_hf.synthesis.images import load_editor
 
         return load_editor(options, prompts_of(llm))
-    from repair_hf.llm.provider import check_key
     from repair_hf.synthesis.hosted import CONCURRENCY, HostedEditor
 
-    check_key(name, options.editor_base_url)
     return HostedEditor(
         name,
         ledger,
         base_url=options.editor_base_url,
         size=options.editor_size,
-        price=editor_price(options),
+        price=editor_price(options, llm),
         options=replace(llm, concurrency=CONCURRENCY),  # its provider is another one
         prompts=prompts_of(llm),
     )
