@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -69,6 +70,14 @@ def test_after_a_kill_what_is_paid_is_there_whoever_has_opened_the_file(killed, 
         assert asyncio.run(ledger.pay("sent", TOPIC, 1.0, answer)) == (YES, True)
     assert len(rows(killed, "lost")) == 1 and answers(killed) == 2
     assert paid_in(killed / FILE)["audit", "i2t"].dollars == 2.0
+
+
+def test_a_process_with_the_number_of_a_dead_one_does_not_keep_its_calls(tmp_path):
+    with ledger_in(tmp_path) as ledger:
+        asyncio.run(ledger.reserve("sent", TOPIC, 1.0))
+        ledger.database.execute("UPDATE call SET owner = ?", (f"{os.getpid()} 1.0 0",))  # it began in 1970
+    with ledger_in(tmp_path):
+        assert len(rows(tmp_path, "lost")) == 1
 
 
 def test_no_other_file_lies_beside_a_ledger_that_was_closed(tmp_path):

@@ -13,7 +13,7 @@ from provider_server import Wire, error
 
 from repair_hf.llm.answers import AnswerError, FailedAnswer
 from repair_hf.llm.paid_model import Circuit, Retries
-from repair_hf.llm.provider import ProviderError
+from repair_hf.llm.provider import PassingError, ProviderError
 from repair_hf.runtime.run_folder import RunStopped
 from tests.llm.asking import PRICED, texts
 
@@ -85,6 +85,11 @@ def test_after_a_429_all_requests_wait(crowd, wait):
     assert outcomes == ["yes"] * 16 and times[8] - times[7] >= 0.2
 
 
+def test_pauses_between_which_answers_come_do_not_add_up(crowd):
+    server = Counted(lambda server: BUSY if server.came % 2 else "yes")
+    assert crowd(server, 4, concurrency=1) == ["yes"] * 4 and server.came == 8
+
+
 def test_a_provider_that_asks_to_wait_too_long_stops_the_run(crowd):
     (stop,) = crowd(Counted(lambda server: Wire(429, BUSY.body, {"Retry-After": "121"})), 1)
     assert isinstance(stop, ProviderError) and "asks to wait 121 s: slow down. Every answer so far is kept" in str(
@@ -115,6 +120,14 @@ def test_a_run_in_which_most_fails_is_stopped(crowd, reply, fault):
 def test_a_run_that_tolerates_all_failures_goes_on(crowd):
     tolerated = crowd(Counted(lambda server: REJECTED), 55, concurrency=4, max_error_rate=1.0)
     assert len(of_type(tolerated, AnswerError)) == 55
+
+
+def test_waits_double_up_to_the_longest_unless_the_provider_names_one():
+    retries = Retries(first_wait=1.0, longest_wait=3.0)
+    busy, broken, named = PassingError("", is_rate_limit=True), PassingError(""), PassingError("", named_wait=5.0)
+    assert [retries.wait_after(busy, attempt) for attempt in (1, 2, 3, 9)] == [1.0, 2.0, 3.0, 3.0]
+    waits = [retries.wait_after(broken, 2) for _ in range(200)]
+    assert min(waits) >= 0 and 1.5 < max(waits) <= 2 and 5 <= retries.wait_after(named, 1) <= 6
 
 
 @pytest.mark.parametrize(

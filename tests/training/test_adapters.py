@@ -79,12 +79,10 @@ def test_a_resumed_run_of_a_part_ends_where_a_whole_one_does(named, clip_folder,
     named = dict(max_steps=8, save_strategy="steps", save_steps=2, eval_strategy="steps", eval_steps=2, **named)
     how = dict(model=str(clip_folder), validation=pairs, load_best_model_at_end=True, metric_for_best_model="t2i_MRR")
     whole = fit(repaired, "whole", **how, **named)
-    for stop in (4, 8):
-        checkpoint = str(tmp_path / "whole" / f"checkpoint-{stop}")
-        resumed = fit(repaired, f"from{stop}", checkpoint=checkpoint, **how, **named)
-        assert_same(weights(whole.model), weights(resumed.model))
-        curves = [[line["loss"] for line in curve(tmp_path / folder)] for folder in ("whole", f"from{stop}")]
-        assert curves[0] == curves[1] and len(curves[0]) == 8
+    resumed = fit(repaired, "resumed", checkpoint=str(tmp_path / "whole" / "checkpoint-4"), **how, **named)
+    assert_same(weights(whole.model), weights(resumed.model))
+    curves = [[line["loss"] for line in curve(tmp_path / folder)] for folder in ("whole", "resumed")]
+    assert curves[0] == curves[1] and len(curves[0]) == 8
     best = whole.state.best_metric
     assert whole.summary["eval_t2i_MRR"] == best and whole.evaluate()["eval_t2i_MRR"] == pytest.approx(best)
 

@@ -209,17 +209,15 @@ def test_a_blend_needs_the_base_of_its_training(clip, clip_folder, repaired, fit
 @pytest.mark.parametrize("kind", OTHER_ADAPTERS)
 def test_other_adapters_are_blended_as_whole_weights(clip_folder, repaired, fit, tmp_path, kind):
     config = LoraConfig(r=2, target_modules=["q_proj"], **kind)
-    fit(repaired, "tuned", model=str(clip_folder), peft_config=config)
+    fit(repaired, "tuned", model=str(clip_folder), peft_config=config, max_steps=2)
     names = (clip_folder, tmp_path / "tuned")
     base, tuned = (weights(DualEncoder.from_pretrained(name, device="cpu").model) for name in names)
     moves = {name for name, value in base.items() if not tuned[name].allclose(value)}
     tokens = "text_model.embeddings.token_embedding.weight"
     assert any("q_proj" in name for name in moves) and (tokens in moves) == ("trainable_token_indices" in kind)
-    for weight in (0.0, 0.5, 1.0):
-        folder = tmp_path / f"{weight}"
-        export_blend(tmp_path / "tuned", clip_folder, weight, folder)
-        for name, value in weights(DualEncoder.from_pretrained(folder, device="cpu").model).items():
-            torch.testing.assert_close(value, base[name] + weight * (tuned[name] - base[name]), atol=1e-6, rtol=1e-5)
+    export_blend(tmp_path / "tuned", clip_folder, 0.3, tmp_path / "blend")
+    for name, value in weights(DualEncoder.from_pretrained(tmp_path / "blend", device="cpu").model).items():
+        torch.testing.assert_close(value, base[name] + 0.3 * (tuned[name] - base[name]), atol=1e-6, rtol=1e-5)
 
 
 def test_a_model_of_two_trainings_is_blended_with_either_base(clip_folder, repaired, fit, tmp_path):
