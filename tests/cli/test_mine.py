@@ -1,4 +1,4 @@
-"""`repair-hf mine` from the command line: rows, names, table; it is not done twice, and refuses mistakes."""
+"""`repair-hf mine` from the command line: rows, names, table; not done twice; captions that are cut are counted."""
 
 import json
 import shutil
@@ -8,6 +8,7 @@ import numpy as np
 import PIL.Image
 import pytest
 from datasets import Dataset
+from PIL import Image
 
 from repair_hf.cli.main import main
 from repair_hf.encoder.dual_encoder import DualEncoder
@@ -139,3 +140,29 @@ def test_cached_vectors_of_another_size_are_one_line(flags, tmp_path, capsys):
         assert f"{file} is damaged (" in complaint and "Delete it, and run the same command again." in complaint
     file.unlink()
     assert main(flags) == 0
+
+
+@pytest.fixture(scope="module")
+def long_pairs(tmp_path_factory):
+    folder, lines = tmp_path_factory.mktemp("long"), []
+    for number in range(12):
+        Image.new("RGB", (40, 30), (20 * number, 0, 90)).save(folder / f"{number}.png")
+        captions = [f"a {'red ' * (40 if number == 3 else 1)}circle, number {number}", f"circle {number}"]
+        lines.append(json.dumps({"image": f"{number}.png", "captions": captions}))
+    (folder / "captions.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("mine --k-mine 5 --d-i2t 2", "captions_cut"),
+        ("evaluate --resamples 5", "n_texts_cut"),
+        ("train --max-steps 1 --per-device-train-batch-size 2 --use-cpu", "captions_cut"),
+    ],
+)
+def test_captions_that_were_cut_are_counted(words, key, long_pairs, clip_folder, tmp_path, caplog):
+    command = [*words.split(), "--model", str(clip_folder), "--pairs", str(long_pairs), "--split", "all"]
+    assert main([*command, "--output", str(tmp_path / "out")]) == 0
+    assert "1 of 24 captions were truncated to 32 tokens, the most that the model reads" in caplog.text
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())[key] == 1

@@ -1,4 +1,4 @@
-"""Pushes of records to a Hub on loopback: complete, loadable, resumable, also after a kill, and with clear errors."""
+"""Pushes to a Hub on loopback: complete, loadable, resumable, also after a kill, and with clear errors."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from signal import SIGHUP, SIGKILL, SIGTERM, Signals
 import pytest
 from hub_server import Fault, Hub
 
+from repair_hf.cli.main import main
 from repair_hf.records.dataset import save_records
 
 TOKEN = "hf_goodgoodgoodgoodgood"
@@ -253,3 +254,18 @@ def test_killed_pushes_go_on_and_leave_nothing(folder, tmp_path):
         one, other = hub.files("dataset", "me/whole", "one"), hub.files("dataset", "me/killed", "one")
         one.pop("README.md"), other.pop("README.md")  # which name their repositories
         assert one == other and len(one) > 2
+
+
+def test_a_dry_run_of_records_shows_files_bytes_and_card(records_folder, capsys):
+    assert main(["push", "records", str(records_folder), "--repo", "me/x-repair", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    file = next(records_folder.glob("records/*.parquet"))
+    assert f"{file.stat().st_size / 1e3:,.1f} kB   records/{file.name}" in printed
+    assert "\n# x-repair\n" in printed and "config_name: records" in printed and "config_name: dropped" not in printed
+    assert "samples/1-edit.png" in printed and "to me/x-repair; nothing was sent." in printed
+
+
+def test_a_dry_run_of_a_model_shows_files_bytes_and_card(clip_folder, capsys):
+    assert main(["push", "model", str(clip_folder), "--repo", "me/clip", "--license", "mit", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert "   model.safetensors" in printed and "\nlicense: mit\n" in printed

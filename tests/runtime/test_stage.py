@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import yaml
 
+from repair_hf.runtime import progress
 from repair_hf.runtime.command_line import parse
 from repair_hf.runtime.items import FILE, Items, check_items, digest_each
 from repair_hf.runtime.options import Bounded, UserError, need, opt
+from repair_hf.runtime.progress import Progress
 from repair_hf.runtime.stage import Stage, differences
 
 
@@ -196,3 +198,18 @@ def test_the_first_items_that_changed_are_named(tmp_path):
         check_items(tmp_path / "a", items(now))
     with pytest.raises(UserError, match=r"1 images and .*\(0.png\)"):
         check_items(tmp_path / "a", items(before, {"0.png": "y"}))
+
+
+@pytest.mark.parametrize(("every", "title", "is_main", "wanted"), [
+    (0, "Embedding images", True, "Embedding images: 100%"),
+    (0, "Embedding images", False, ""),
+    (0, None, True, ""),
+    (60, "Embedding images", True, ""),
+])  # fmt: skip
+def test_a_state_is_written_once_a_minute_by_the_main_process(every, title, is_main, wanted, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "EVERY", every)
+    monkeypatch.setattr(type(progress.processes()), "is_main", is_main)
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    assert list(Progress(range(3), title, unit=" images", disable=False)) == [0, 1, 2]
+    shown = capsys.readouterr().err
+    assert wanted in shown and bool(shown) is bool(wanted)
