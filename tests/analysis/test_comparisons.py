@@ -46,7 +46,8 @@ def test_repair_helped_if_it_beats_plain_training(tmp_path, bounds, images, verd
     helped, models, differences, ranks = findings(tmp_path)
     assert helped.note.startswith(verdict) and ("30 images are too few" in helped.note) == (images == 30)
     assert helped.rows == (["", "repaired − plain"], [["R@1, both directions", cell + "  " * ("*" not in cell)]])
-    assert models.rows[1] == [[name, f"{100 * share:.1f}"] for name, share in SHARES.items()]
+    levels = {"random": 1 / images} | SHARES
+    assert models.rows[1] == [[name, f"{100 * share:.1f}"] for name, share in levels.items()]
     row = differences.data[["comparison", "metric", "low", "high"]].to_numpy().tolist()
     assert row == [["repaired − plain", "t2i_R@1", *bounds]]
     assert differences.rows[1] == [["repaired − plain", "T2I R@1", cell + "  " * ("*" not in cell)]]
@@ -119,7 +120,7 @@ def test_without_a_plain_model_nobody_knows(tmp_path, trained):
     )
     helped, models = findings(tmp_path)
     assert helped.note.startswith("Not known") and train in helped.note and helped.plot is None
-    assert models.table["T2I R@1"].tolist() == ["25.0", "25.0", "50.0"]
+    assert models.table["T2I R@1"].tolist() == ["0.1", "25.0", "25.0", "50.0"]
     trained("plain", records=None)
     assert findings(tmp_path)[0].note.endswith(f"Run `repair-hf {evaluate}.")
 
@@ -129,9 +130,8 @@ def test_evaluations_of_two_splits_below_one_root_are_told_apart(tmp_path):
     for split in ("validation", "test"):
         evaluated(tmp_path / split, SHARES, ("repaired", "plain", 0.1, 0.2))
     _, models, differences, _ = findings(tmp_path)
-    assert models.table["model"].tolist() == [
-        f"{split}--{name}" for split in ("test", "validation") for name in SHARES
-    ]
+    names = [f"{split}--{name}" for split in ("test", "validation") for name in SHARES]
+    assert models.table["model"].tolist() == ["random", *names]
     assert differences.table["comparison"].tolist() == [f"{s}--repaired − {s}--plain" for s in ("test", "validation")]
 
 

@@ -5,6 +5,7 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 from made_evaluations import SHARES, evaluated
@@ -58,10 +59,10 @@ def test_a_plot_of_no_difference_has_0_in_the_middle():
 
 
 def test_the_curve_of_blends_shows_the_numbers_of_its_table_and_names_them_in_words(tmp_path):
-    """In the page itself: each point is drawn at its numbers, by the scales beside it."""
-    evaluated(tmp_path / "blends", dict.fromkeys(("base", "tuned@1", "tuned@0.6"), 0.5))
-    shares = {"base": (0.435, 0.384, 0.816, 0.752), "tuned@1": (0.652, 0.578, 0.677, 0.643)}
-    shares["tuned@0.6"] = (0.61, 0.5632, 0.751, 0.702)
+    """In the page itself: each point is drawn at its numbers, by the scales beside it. Lines begin at the base."""
+    shares = {"base": (0.435, 0.384, 0.816, 0.752), "plain@0.8": (0.59, 0.55, 0.76, 0.70)}
+    shares |= {"tuned@1": (0.652, 0.578, 0.677, 0.643), "tuned@0.6": (0.61, 0.5632, 0.751, 0.702)}
+    evaluated(tmp_path / "blends", dict.fromkeys(shares, 0.5))
     names = ("i2t_R@1", "t2i_R@1", "web_i2t_R@1", "web_t2i_R@1")
     metrics = {name: dict(zip(names, each, strict=True)) | {"intervals": {}} for name, each in shares.items()}
     (tmp_path / "blends" / "metrics.json").write_text(json.dumps(metrics))
@@ -82,28 +83,29 @@ def test_the_curve_of_blends_shows_the_numbers_of_its_table_and_names_them_in_wo
         shift = 4 if axis == "y" else 0  # of a letter's baseline
         return low + (float(place) - first + shift) / (last - first) * (high - low)
 
-    lines = [each for each in root.iter("g") if each.get("class") in ("i2t", "t2i")]
-    found = []
-    for line in lines:
+    drawn_points = {}
+    for line in (each for each in root.iter("g") if each.get("class")):
         for dot, text in zip(line.iter("circle"), line.iter("text"), strict=True):
             point = value("across", "x", dot.get("cx")), value("up", "y", dot.get("cy"))
-            found.append(("web", line.get("class"), float(text.text.split()[0]), *point))
-    assert set(saved["model"]) == {"tuned"}
-    expected = [tuple(row) for row in saved.drop(columns="model").itertuples(index=False)]
-    assert [row[:3] for row in found] == [row[:3] for row in expected] and len(expected) == 6
-    for row, other in zip(found, expected, strict=True):
-        assert row[3:] == pytest.approx(other[3:], abs=0.05)
-    assert [(row[2], *row[3:]) for row in expected[:3]] == [(0, 43.5, 81.6), (0.6, 61.0, 75.1), (1, 65.2, 67.7)]
-    shown = kept.rows[1]
-    for (_, side, weight, gained, also), row in zip(expected, shown, strict=True):
-        words = f"{side.upper()}, weight {weight:g}: {gained:.1f} and on web {also:.1f}"
-        assert words in root.find("desc").text and row[1:] == [
-            "tuned",
-            side.upper(),
-            f"{weight:g}",
-            f"{gained:.1f}",
-            f"{also:.1f}",
-        ]
+            drawn_points[line.get("class"), text.text.split()[0]] = point
+    starts = {line.get("points").split()[0] for line in root.iter("polyline")}
+    base = next(each for each in root.iter("g") if each.get("class") == "start").find("circle")
+    assert starts == {f"{base.get('cx')},{base.get('cy')}"}
+    expected = {
+        ("start", "base"): (40.95, 78.4),
+        ("first", "0.8"): (57.0, 73.0),
+        ("second", "0.6"): (58.66, 72.65),
+        ("second", "1"): (61.5, 66.0),
+    }
+    assert drawn_points.keys() == expected.keys()
+    for key, point in expected.items():
+        assert drawn_points[key] == pytest.approx(point, abs=0.05)
+    assert saved["method"].tolist() == ["plain"] * 2 + ["tuned"] * 3
+    assert saved[["gained", "kept"]].to_numpy() == pytest.approx(np.array([*expected.values()])[[0, 1, 0, 2, 3]])
+    for row, shown in zip(saved.itertuples(), kept.rows[1], strict=True):
+        words = f"{row.method}, blend {row.blend:g}: {row.gained:.1f} and on web {row.kept:.1f}"
+        assert words in root.find("desc").text
+        assert shown == ["web", row.method, f"{row.blend:g}", f"{row.gained:.1f}", f"{row.kept:.1f}"]
     assert root.get("role") == "img" and root.get("aria-labelledby") == "blends-title blends-text"
 
 
@@ -113,20 +115,15 @@ def test_without_blends_on_further_pairs_there_is_no_curve(tmp_path):
     assert blend_finding(find_evaluations(tmp_path)) is None
 
 
-@pytest.mark.parametrize("models", [["tuned"], ["plain", "tuned"]])
-def test_labels_of_a_curve_do_not_overlap(models):
-    """Two lines that lie upon each other; several models have one line each, the mean of both directions."""
-    rows = [
-        ("web", model, way, weight / 5, 60 + weight + shift, 70.0 - weight)
-        for model in models
-        for way, shift in (("i2t", 1), ("t2i", 1))
-        for weight in range(6)
-    ]
-    plot = curve(pd.DataFrame(rows, columns=["also", "model", "direction", "weight", "gained", "kept"]))
-    names = [line.points[-1].label.removeprefix("1 ") for line in plot.panels[0].lines]
-    assert names == (["I2T", "T2I"] if models == ["tuned"] else models)
+@pytest.mark.parametrize("methods", [["tuned"], ["plain", "tuned"]])
+def test_labels_of_a_curve_do_not_overlap(methods):
+    """Two lines that lie upon each other."""
+    rows = [("web", method, weight / 5, 60 + weight, 70.0 - weight) for method in methods for weight in range(6)]
+    plot = curve(pd.DataFrame(rows, columns=["also", "method", "blend", "gained", "kept"]))
+    (panel,) = plot.panels
+    assert [line.points[-1].label for line in panel.lines] == [f"1 {method}" for method in methods]
     boxes = []
-    for point in (point for line in plot.panels[0].lines for point in line.points):
+    for point in (panel.base, *(point for line in panel.lines for point in line.points)):
         left = point.label_x - (LETTER * len(point.label) if point.anchor == "end" else 0)
         boxes.append((left, point.label_y - TALL, left + LETTER * len(point.label), point.label_y))
     for place, one in enumerate(boxes):

@@ -7,6 +7,7 @@ from rich.console import Console
 from repair_hf.analysis import costs
 from repair_hf.analysis.tables import (
     NONE,
+    blend_gain_rows,
     cell,
     difference_cell,
     gain_lines,
@@ -73,6 +74,25 @@ def test_shares_in_percent_mrr_and_ranks_as_they_are():
         ["T2I MRR", "0.200 [0.190, 0.210]", "1.000 [1.000, 1.000]"],
         ["I2T median rank", "4.5 [3, 6]", "1 [1, 1]"],
         ["world macro", "50.0 [0.0, 100.0]", NONE],
+    ]
+
+
+def test_a_number_without_an_interval_stands_alone():
+    random = {"i2t_R@1": 0.001, "t2i_MRR": 0.01, "world_macro": 0.5, "intervals": {}}
+    assert [row[1] for row in interval_rows({"random": random, **MEASURED})[1]] == ["0.1", "0.010", NONE, "50.0"]
+
+
+def test_differences_of_blends_name_the_split_that_chose_them():
+    gain = {"difference": 0.01, "low": -0.01, "high": 0.02}
+    equal = {"model": "repaired@1", "reference": "plain@1", "verdict": "undecided", "chosen_on": None}
+    equal["summary"] = {"mean_R@1": gain}
+    best = equal | {"chosen_on": "validation", "verdict": "yes", "summary": {"mean_R@1": gain, "kept_R@1": gain}}
+    heads, rows = blend_gain_rows([equal, best])
+    assert heads == ["difference", "mean R@1", "kept R@1", "better?"]
+    cell = "+1.0 [-1.0, +2.0]"
+    assert [[text.strip() for text in row] for row in rows] == [
+        ["repaired@1 − plain@1", cell, NONE, "undecided"],
+        ["repaired@1 − plain@1, best on validation", cell, cell, "yes"],
     ]
 
 

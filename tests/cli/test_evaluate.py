@@ -37,6 +37,7 @@ def test_writes_what_the_library_measures_once(flags, pairs_folder, clip_folder,
     assert all(low <= found[name] <= high for name, (low, high) in found["intervals"].items())
     assert (expected["n_images"], expected["n_texts"]) == (12, 24)
     printed = capsys.readouterr().out
+    assert printed.split()[:2] == ["random", clip_folder.name]
     footer = printed[printed.index("In brackets") :].replace("\n", " ")
     assert "12 images, 24 texts" in footer and "split all" in footer and pairs.fingerprint in footer
     assert found["model_digest"] in footer and found["repair_hf"] in footer and "(not a standard benchmark)" in footer
@@ -71,7 +72,10 @@ def test_two_models_are_compared_query_by_query(flags, siglip_folder, clip_folde
         assert counts["repaired"] == ((before > 1) & (now == 1)).sum()
         assert counts["broken"] == ((before == 1) & (now > 1)).sum()
         assert sum(counts.values()) == len(before)
-    assert f"change from {names[0]}" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"change from {names[0]}" in printed
+    random = next(line.split() for line in printed.splitlines() if line.split()[:1] == ["random"])
+    assert [float(share) for share in random[1:]] == pytest.approx([100 * 2 / 24, 100 / 12], abs=0.051)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 from copy import deepcopy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -86,8 +87,11 @@ def test_a_retriever_that_guesses_scores_half_and_the_base_is_not_0(two, pairs, 
     for name in SCORES:
         low, high = guess["intervals"][name]
         assert low <= 0.5 <= high, (name, guess[name])
+        assert known["random"][name] == 0.5
         assert known["intervals"][name][0] > 0.6
+    random = found["model-2"]["random"]
     for name, chance in {"text": 0.25, "image": 0.25, "group": 1 / 6}.items():
+        assert random[f"contrast_{name}"] == pytest.approx(chance)
         assert guess["intervals"][f"contrast_{name}"][0] <= chance
     for name in ("i2t_R@1", "t2i_R@1", "web_i2t_R@1", "web_t2i_R@1"):
         assert guess[name] < 0.1 < known[name]
@@ -144,29 +148,48 @@ def test_the_command_measures_blends_and_export_writes_one(world, web, base, tmp
     assert "R@1 on web" in curve and ">0.5<" in curve
 
 
-def test_blends_of_two_trainings_are_compared_at_equal_weight_and_known_images_are_named(
-    world, web, base, tmp_path, capsys, caplog
-):
-    """On the split that both were trained on; the further pairs have another."""
+def two_trainings(folder: Path, world: Path, base: DualEncoder) -> None:
+    """Make two models with other weights than the base, one of them as if it was trained with records."""
     for name, seed, records in (("plain", 1, None), ("repaired", 2, "r")):
         inputs = {"model": "world/base", "records": records}
         items = load_pairs(world, split="train").items
-        Stage("train", tmp_path / name, inputs=inputs, items=items).run(lambda folder: {"steps": 3})
+        Stage("train", folder / name, inputs=inputs, items=items).run(lambda _: {"steps": 3})
         model = deepcopy(base.model)
         torch.manual_seed(seed)
         for value in model.parameters():
             value.data += 0.01 * torch.randn_like(value)
-        model.save_pretrained(tmp_path / name)
-        base.preprocessor.save_pretrained(tmp_path / name)
+        model.save_pretrained(folder / name)
+        base.preprocessor.save_pretrained(folder / name)
+
+
+def test_blends_of_two_trainings_are_compared_at_equal_weight_and_known_images_are_named(
+    world, web, base, tmp_path, capsys, caplog
+):
+    """On the split that both were trained on; the further pairs have another."""
+    two_trainings(tmp_path, world, base)
     words = ["evaluate", "world/base", str(tmp_path / "plain"), str(tmp_path / "repaired"), "--pairs", str(world)]
     words += ["--split", "train", "--also", str(web), "--resamples", "50", "--blends", "0.5", "1"]
+    words += ["--blend-split", "test"]
     assert main([*words, "--output", str(tmp_path / "out")]) == 0
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert list(metrics) == ["base", "plain@0.5", "plain@1", "repaired@0.5", "repaired@1"]
     assert metrics["base"]["n_images"] == 20
-    compared = json.loads((tmp_path / "out" / "differences.json").read_text())["repair"]
+    written = json.loads((tmp_path / "out" / "differences.json").read_text())
+    compared, blends = written["repair"], written["blends"]
     pairs_of_names = [(repair["model"], repair["reference"]) for repair in compared]
     assert pairs_of_names == [("repaired@0.5", "plain@0.5"), ("repaired@1", "plain@1")]
+    assert [blend | {"chosen_on": None} for blend in blends[:2]] == blends[:2]
+    assert [{**blend, "chosen_on": 0} for blend in blends[:2]] == [{**repair, "chosen_on": 0} for repair in compared]
+    best = {
+        name: max(("0.5", "1"), key=lambda weight: metrics[f"{name}@{weight}"]["recall_on_blend_pairs"])
+        for name in ("plain", "repaired")
+    }
+    assert [(blend["model"], blend["reference"], blend["chosen_on"]) for blend in blends[2:]] == [
+        (f"repaired@{best['repaired']}", f"plain@{best['plain']}", "test")
+    ]
+    on_test = evaluate(str(tmp_path / "plain"), load_pairs(world, split="test"), resamples=5)["plain"]
+    mean = (on_test["i2t_R@1"] + on_test["t2i_R@1"]) / 2
+    assert metrics["plain@1"]["recall_on_blend_pairs"] == pytest.approx(mean)
     for repair in compared:
         before, now = metrics[repair["reference"]], metrics[repair["model"]]
         gain = repair["differences"]["web_t2i_R@1"]["difference"]
@@ -175,7 +198,8 @@ def test_blends_of_two_trainings_are_compared_at_equal_weight_and_known_images_a
     curve = (tmp_path / "out" / "blends.svg").read_text()
     assert "1 plain<" in curve and "1 repaired<" in curve
     printed = capsys.readouterr().out
-    assert "Did repair help? repaired@1 − plain@1: undecided (20 images are too few)." in " ".join(printed.split())
+    words = " ".join(printed.split())
+    assert "random 5.0 3.3" in words and words.count(" undecided") == 3
     assert "20 images are too few for a conclusion" in printed and "web: 30 images are too few" in printed
     for name in ("plain", "repaired"):
         assert caplog.text.count(f"{name} was trained on 20 of the 20 images of the evaluated pairs") == 1
@@ -188,6 +212,7 @@ def test_blends_of_two_trainings_are_compared_at_equal_weight_and_known_images_a
     [
         ({"blends": [0.5]}, "for two models or more"),
         ({"blends": [1.5], "model": 2}, "less than or equal to 1"),
+        ({"blend_split": "validation"}, "chooses among `blends`"),
         ({"contrast": "web"}, "lacks"),
     ],
 )

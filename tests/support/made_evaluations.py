@@ -23,6 +23,8 @@ def evaluated(
         name: {"t2i_R@1": share, "intervals": {"t2i_R@1": [share, share]}, "n_images": images, "model": name}
         for name, share in shares.items()
     }
+    for own in metrics.values():
+        own["random"] = {"t2i_R@1": 1 / images}
     for name in shares if len(shares) > 1 else ("",):
         own = metrics.get(name) or metrics[next(iter(shares))]
         (finish(folder / name) / "metrics.json").write_text(json.dumps(own))

@@ -18,6 +18,7 @@ from repair_hf.analysis.tables import SIDES
 
 LEFT, RIGHT, ABOVE, PLOT, BELOW = 34, 26, 38, 150, 40  # margins of a panel, and the height between them
 LETTER, TALL = 6.5, 11.0  # of a label: width of a letter, and height
+COLORS = ("first", "second", "third", "fourth", "fifth", "sixth")  # classes of lines in the template
 # Where a label may stand beside its point: shift of its left or right end, shift of its baseline, which end.
 PLACES = ((5, -5, "start"), (-5, -5, "end"), (5, 13, "start"), (-5, 13, "end"), (9, 4, "start"), (-9, 4, "end"))
 
@@ -25,25 +26,29 @@ PLACES = ((5, -5, "start"), (-5, -5, "end"), (5, 13, "start"), (-5, 13, "end"), 
 def blend_rows(
     metrics: Mapping[str, Mapping[str, Any]], weights: Mapping[str, float], also: Sequence[str]
 ) -> pd.DataFrame:
-    """Return R@1 in %, on the pairs (`gained`) and on further pairs (`kept`), of the base (weight 0) and each blend.
+    """Return a row for the base (blend 0) and each blend of each method, the columns of `curve`.
 
     Args:
         metrics: Of the base and of each blend, by short name.
-        weights: Of each blend, by its name `MODEL@WEIGHT`.
+        weights: Of each blend, by its name `METHOD@WEIGHT`.
         also: Names of the further pairs.
     """
     base = next(name for name in metrics if name not in weights)
-    points: dict[str, dict[float, Mapping[str, Any]]] = {}  # of each tuned model, by weight
+    points: dict[str, dict[float, Mapping[str, Any]]] = {}  # of each method, by weight
     for name, weight in weights.items():
         points.setdefault(name.rpartition("@")[0], {0.0: metrics[base]})[weight] = metrics[name]
     rows = [
-        (further, model, side, weight, 100 * point[f"{side}_R@1"], 100 * point[f"{further}_{side}_R@1"])
+        (further, method, weight, _mean_recall(point), _mean_recall(point, f"{further}_"))
         for further in also
-        for model, by_weight in points.items()
-        for side in SIDES
+        for method, by_weight in points.items()
         for weight, point in sorted(by_weight.items())
     ]
-    return pd.DataFrame(rows, columns=["also", "model", "direction", "weight", "gained", "kept"])
+    return pd.DataFrame(rows, columns=["also", "method", "blend", "gained", "kept"])
+
+
+def _mean_recall(point: Mapping[str, Any], prefix: str = "") -> float:
+    """Average R@1 over both directions, in %."""
+    return 100 * sum(point[f"{prefix}{side}_R@1"] for side in SIDES) / len(SIDES)
 
 
 Box: TypeAlias = tuple[float, float, float, float]  # left, top, right, bottom
@@ -51,7 +56,7 @@ Box: TypeAlias = tuple[float, float, float, float]  # left, top, right, bottom
 
 @dataclass(frozen=True)
 class Point:
-    """A weight: where it is drawn, and its label."""
+    """The base or a blend: where it is drawn, and its label."""
 
     x: float
     y: float
@@ -63,9 +68,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
-    """A direction, or the mean of both of a model: the class of its color, and its points."""
+    """A method: the class of its color, and the points of its blends."""
 
-    side: str
+    color: str
     points: list[Point]
 
 
@@ -75,6 +80,7 @@ class Panel:
 
     name: str
     top: float
+    base: Point  # where every line begins
     lines: list[Line]
     across: list[tuple[str, float]]
     up: list[tuple[str, float]]
@@ -96,31 +102,31 @@ class Curve:
 
 
 def curve(rows: pd.DataFrame) -> Curve:
-    """Lay out `blend_rows`: what is gained to the right, what is kept upwards.
+    """Lay out what each method's blends gain, to the right, against what they keep of the base, upwards.
 
-    One model has a line for each direction; of several, each has one line, the mean of both directions.
+    Args:
+        rows: Columns `also` (what is kept: a panel for each value), `method` (a line each), `blend` (weight of the
+            tuned model; 0 is the base, which each method has), `gained` and `kept` (R@1 in %, of both directions).
     """
-    lines_of = rows.assign(line=rows["direction"].map(SIDES))
-    if rows["model"].nunique() > 1:
-        lines_of = rows.groupby(["also", "model", "weight"], sort=False, as_index=False)[["gained", "kept"]].mean()
-        lines_of["line"] = lines_of["model"]
     panels, top = [], float(ABOVE)
-    for other, own in lines_of.groupby("also", sort=False):
+    for other, own in rows.groupby("also", sort=False):
         x, across = _scale(own["gained"], LEFT, WIDTH - RIGHT)
         y, up = _scale(own["kept"], top + PLOT, top)
+        start = own[own["blend"] == 0].iloc[0]
         taken: list[Box] = []
+        base = _labelled("base", x(start["gained"]), y(start["kept"]), taken)
         lines = []
-        for place, (name, line) in enumerate(own.groupby("line", sort=False)):
-            labels = [f"{weight:g}" for weight in line["weight"]]
-            labels[-1] += f" {name}"
-            places = zip(labels, map(x, line["gained"]), map(y, line["kept"]), strict=True)
+        for place, (method, blends) in enumerate(own[own["blend"] > 0].groupby("method", sort=False)):
+            labels = [f"{weight:g}" for weight in blends["blend"]]
+            labels[-1] += f" {method}"
+            places = zip(labels, map(x, blends["gained"]), map(y, blends["kept"]), strict=True)
             points = [_labelled(label, left, down, taken) for label, left, down in places]
-            lines.append(Line(list(SIDES)[place % len(SIDES)], points))
-        panels.append(Panel(str(other), top, lines, across, up))
+            lines.append(Line(COLORS[place % len(COLORS)], points))
+        panels.append(Panel(str(other), top, base, lines, across, up))
         top += PLOT + BELOW + ABOVE
     described = "; ".join(
-        f"{row.line}, weight {row.weight:g}: {row.gained:.1f} and on {row.also} {row.kept:.1f}"
-        for row in lines_of.itertuples()
+        f"{row.method}, blend {row.blend:g}: {row.gained:.1f} and on {row.also} {row.kept:.1f}"
+        for row in rows.itertuples()
     )
     return Curve(panels, top - ABOVE, f"R@1 in %, by weight of the tuned model. {described}.")
 

@@ -12,7 +12,7 @@ from repair_hf.analysis.blend_curve import blend_rows, curve
 from repair_hf.analysis.evaluations import Comparison, Evaluations, stages_below
 from repair_hf.analysis.forest import forest
 from repair_hf.analysis.report import Finding
-from repair_hf.analysis.tables import SIDES, difference_cell, label
+from repair_hf.analysis.tables import difference_cell, label
 from repair_hf.encoder.blend import training_of
 from repair_hf.evaluation.comparison import RECALL, decides, too_few
 from repair_hf.evaluation.provenance import plain_before, uses_records
@@ -55,11 +55,11 @@ def blend_finding(evaluations: Evaluations) -> Finding | None:
         also = [key.removesuffix("_i2t_R@1") for key in next(iter(metrics.values())) if key.endswith("_i2t_R@1")]
         if weights and also:
             rows = blend_rows(metrics, weights, also)
-            table = rows.assign(direction=rows["direction"].map(SIDES), weight=rows["weight"].map("{:g}".format))
+            table = rows.assign(blend=rows["blend"].map("{:g}".format))
             table = table.assign(**{name: rows[name].map("{:.1f}".format) for name in ("gained", "kept")})
             note = (
-                "R@1 in %: gained on these pairs, kept on further ones, by the weight of the tuned model; 0 is the "
-                "base. `repair-hf export blend` writes the model at one weight."
+                "R@1 of both directions in %: gained on these pairs, kept on further ones. Blend: the weight of the "
+                "tuned model; 0 is the base. `repair-hf export blend` writes the model at one weight."
             )
             return Finding("blends", "What is gained, and what is kept?", note, table, data=rows, plot=curve(rows))
     return None
@@ -80,11 +80,12 @@ def _answer(evaluations: Evaluations, decisive: Comparison) -> str:
 
 
 def _levels(evaluations: Evaluations) -> Finding:
-    rows = [
-        {"model": evaluations.names[folder]}
-        | {label(key): f"{100 * own[key]:.1f}" for key in own["intervals"] if decides(key)}
-        for folder, own in evaluations.measured.items()
-    ]
+    rows: list[dict[str, str]] = []
+    for folder, own in evaluations.measured.items():
+        keys = [key for key in own["intervals"] if decides(key)]
+        for name, scores in (("random", own["random"]), (evaluations.names[folder], own)):
+            row = {"model": name} | {label(key): f"{100 * scores[key]:.1f}" for key in keys}
+            rows += [row] if row not in rows else []  # a random retriever scores the same beside each model
     return Finding("models", "What was measured", "In %.", pd.DataFrame(rows))
 
 

@@ -121,13 +121,15 @@ def percent(part: float, whole: float = 1) -> str:
 def interval_rows(measured: Mapping[str, Mapping[str, Any]]) -> Rows:
     """Return heads and rows of `repair-hf evaluate`: a row per metric with an interval, a column per model.
 
-    A cell is `78.0 [76.2, 79.8]`, or a dash if the model lacks the metric.
+    A cell is `78.0 [76.2, 79.8]`; a number alone without an interval; a dash if the model lacks the metric.
     """
     rows = [
         [
             label(name),
             *(
-                interval_cell(name, one[name], *one["intervals"][name]) if name in one["intervals"] else NONE
+                interval_cell(name, one[name], *one["intervals"][name])
+                if name in one["intervals"]
+                else mean_cell([one], name)
                 for one in measured.values()
             ),
         ]
@@ -141,6 +143,19 @@ def gain_rows(gains: Mapping[str, Mapping[str, Mapping[str, float]]], head: str)
     names = [f"{side}_R@1" for side in SIDES]
     rows = [[model, *(difference_cell(name, own.get(name)) for name in names)] for model, own in gains.items()]
     return [head, *map(label, names)], rows
+
+
+def blend_gain_rows(compared: Sequence[Mapping[str, Any]]) -> Rows:
+    """Return heads and rows of differences between blends, see `compare_blends`: averages and the verdict."""
+    names = list(dict.fromkeys(name for row in compared for name in row["summary"]))
+    rows = []
+    for row in compared:
+        title = f"{row['model']} − {row['reference']}"
+        if row["chosen_on"] is not None:
+            title += f", best on {row['chosen_on']}"
+        cells = [difference_cell(name, row["summary"].get(name)) for name in names]
+        rows.append([title, *cells, row["verdict"]])
+    return ["difference", *map(label, names), "better?"], rows
 
 
 def gain_lines(head: str, gains: Mapping[str, Mapping[str, float]]) -> str:

@@ -9,6 +9,7 @@ Under `accelerate launch` the processes share the embedding, with the same resul
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -23,8 +24,8 @@ EPILOG = """examples:
   repair-hf evaluate world/base --pairs runs/world --output runs/evaluate
   repair-hf evaluate world/base runs/train --pairs runs/world --contrast runs/contrast --also runs/web \\
       --output runs/compare
-  repair-hf evaluate world/base runs/train --blends 0.4 0.6 0.8 1 --pairs runs/world --also runs/web \\
-      --output runs/blends
+  repair-hf evaluate world/base runs/plain runs/train --blends 0.6 0.8 1 --blend-split validation \\
+      --pairs runs/world --also runs/web --output runs/blends
   repair-hf evaluate openai/clip-vit-base-patch32 --pairs me/my-dataset --split test --output runs/evaluate"""
 
 NOTE = (
@@ -55,7 +56,9 @@ def run(
     pairs = load_wanted(pairs_options)
     places = short_names(options.also, "also").items()
     also = {name: load_wanted(TestPairsOptions(place, split=options.also_split)) for name, place in places}
-    evaluation = Evaluation(options.model, pairs, options, compositional, also=also, output=stage.output)
+    blend_pairs = None if options.blend_split is None else load_wanted(pairs_options, options.blend_split)
+    further: Any = {"also": also, "blend_pairs": blend_pairs}
+    evaluation = Evaluation(options.model, pairs, options, compositional, **further, output=stage.output)
     if stage.dry_run:
         evaluation.check()
         return _print_plan(evaluation)
@@ -79,19 +82,18 @@ def _print_plan(evaluation: Any) -> None:
 
 
 def _print_metrics(evaluation: Any) -> None:
-    from repair_hf.analysis.tables import gain_rows, interval_rows, mean_rows
-    from repair_hf.evaluation.comparison import decides, too_few
+    from repair_hf.analysis.tables import interval_rows
+    from repair_hf.evaluation.comparison import too_few
     from repair_hf.evaluation.judging import describe_cases
     from repair_hf.evaluation.provenance import describe
 
     metrics, comparison = evaluation.metrics, evaluation.comparison
     if comparison:
-        shown = [name for name in dict.fromkeys(chain.from_iterable(metrics.values())) if decides(name)]
-        print_table(*mean_rows("model", {name: [one] for name, one in metrics.items()}, shown))
-        print_table(*gain_rows(comparison["differences"], f"change from {comparison['reference']}"))
+        _print_models(metrics, comparison)
         print("*: the interval excludes 0. differences.json and metrics.json hold the other metrics and intervals.")
     else:
-        print_table(*interval_rows(metrics))
+        (own,) = metrics.values()
+        print_table(*interval_rows({"random": own["random"] | {"intervals": {}}, **metrics}))
     print(
         "R@K in %: an annotated positive is in the top K. MRR: mean of 1 / rank of the best one. Ties are ranked "
         "pessimistically.\n"
@@ -105,8 +107,26 @@ def _print_metrics(evaluation: Any) -> None:
         print(line)
     if evaluation.unseen:
         print(f"{NOTE} {_origin(evaluation.unseen)}")
-    for repair in comparison.get("repair", ()):
-        print(answer(repair))
+    if "blends" not in comparison:
+        for repair in comparison.get("repair", ()):
+            print(answer(repair))
+
+
+def _print_models(metrics: Mapping[str, Any], comparison: Mapping[str, Any]) -> None:
+    """Print the scores of several models, and how they differ. Of blends, averages: what is gained, what is kept."""
+    from repair_hf.analysis.tables import blend_gain_rows, gain_rows, mean_rows
+    from repair_hf.evaluation.comparison import decides, summary
+
+    scores = {"random": metrics[comparison["reference"]]["random"], **metrics}
+    if "blends" in comparison:
+        scores = {name: summary(own) for name, own in scores.items()}
+        print_table(*mean_rows("model", {name: [own] for name, own in scores.items()}, list(scores["random"])))
+        if comparison["blends"]:
+            print_table(*blend_gain_rows(comparison["blends"]))
+        return
+    shown = [name for name in dict.fromkeys(chain.from_iterable(scores.values())) if decides(name)]
+    print_table(*mean_rows("model", {name: [own] for name, own in scores.items()}, shown))
+    print_table(*gain_rows(comparison["differences"], f"change from {comparison['reference']}"))
 
 
 def _draw_blends(evaluation: Any, folder: Path) -> None:

@@ -64,39 +64,47 @@ def compare_models(
 
     Returns:
         `reference`, the first model; by model the `differences` from it, and numbers of changed `queries`. `repair` is
-        a list of such comparisons of models trained with records, each with `model`, `reference`, the one without
-        records, the `verdict` on `n_images`, and the differences of averages (`summary`); the reference is None if
-        there is none.
+        a list of such comparisons of models trained with records, see `compare_pair`; the reference is None if there
+        is no model without.
     """
-
-    def compare(model: str, reference: str) -> dict[str, Any]:
-        before, now = measured[reference], measured[model]
-        gains = differences(metrics[reference], metrics[model], before.samples, now.samples)
-        return {"differences": gains, "queries": count_changes(before.ranks, now.ranks)}
-
-    def repair(model: str, reference: str) -> dict[str, Any]:
-        compared = compare(model, reference)
-        n_images = metrics[model]["n_images"]
-        helped = verdict([compared["differences"][name] for name in RECALL], n_images)
-        averages = differences(
-            summary(metrics[reference]),
-            summary(metrics[model]),
-            summary(measured[reference].samples),
-            summary(measured[model].samples),
-        )
-        named = {"model": model, "reference": reference, "verdict": helped, "n_images": n_images}
-        return {**named, "summary": averages, **compared}
-
     first, *others = measured
-    changes = {name: compare(name, first) for name in others}
+    changes = {name: compare_pair(metrics, measured, name, first) for name in others}
     repairs: list[dict[str, Any]] = []
     for name, references in baselines.items():
-        repairs += [repair(name, plain) for plain in references] or [{"model": name, "reference": None}]
+        repairs += [compare_pair(metrics, measured, name, plain) for plain in references] or [
+            {"model": name, "reference": None}
+        ]
     return {
         "reference": first,
         "differences": {name: change["differences"] for name, change in changes.items()},
         "queries": {name: change["queries"] for name, change in changes.items()},
         "repair": repairs,
+    }
+
+
+def compare_pair(
+    metrics: Mapping[str, Mapping[str, Any]], measured: Mapping[str, Measured], model: str, reference: str
+) -> dict[str, Any]:
+    """Compare a model with another one.
+
+    Returns:
+        `model` and `reference`, their names; the `differences` of metrics and of averages (`summary`); the `verdict`
+        on `n_images`; numbers of changed `queries`.
+    """
+    before, now = measured[reference], measured[model]
+    gains = differences(metrics[reference], metrics[model], before.samples, now.samples)
+    averages = differences(
+        summary(metrics[reference]), summary(metrics[model]), summary(before.samples), summary(now.samples)
+    )
+    n_images = metrics[model]["n_images"]
+    return {
+        "model": model,
+        "reference": reference,
+        "verdict": verdict([gains[name] for name in RECALL], n_images),
+        "n_images": n_images,
+        "summary": averages,
+        "differences": gains,
+        "queries": count_changes(before.ranks, now.ranks),
     }
 
 

@@ -17,7 +17,8 @@ from repair_hf.encoder.models import load_model
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.encoder.pixel_store import pixels_for
 from repair_hf.evaluation.benchmarks import load_benchmarks
-from repair_hf.evaluation.comparison import RECALL, Measured, compare_models, short_names
+from repair_hf.evaluation.blends import CHOSEN_BY, compare_blends, plain_blends
+from repair_hf.evaluation.comparison import RECALL, Measured, compare_models, short_names, summary
 from repair_hf.evaluation.contrast import load_contrast
 from repair_hf.evaluation.intervals import Draws, interval
 from repair_hf.evaluation.judging import FILE as CASES
@@ -25,13 +26,14 @@ from repair_hf.evaluation.judging import (
     compositional_metrics,
     evaluate_compositional,
     load_cases,
+    random_compositional,
     resample_compositional,
 )
 from repair_hf.evaluation.options import CompositionalOptions, EvaluateOptions
 from repair_hf.evaluation.provenance import check_unseen, images_seen, plain_before, provenance
 from repair_hf.evaluation.ranks import FILE as RANKS
 from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_direction, save_table
-from repair_hf.evaluation.retrieval import rank_queries, resample_retrieval, retrieval_metrics
+from repair_hf.evaluation.retrieval import random_metrics, rank_queries, resample_retrieval, retrieval_metrics
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.runtime.options import UserError, expect, fill
 from repair_hf.runtime.processes import processes
@@ -41,7 +43,7 @@ from repair_hf.runtime.stage import Stage
 logger = logging.getLogger(__name__)
 
 WRITES = ("metrics.json", "differences.json", RANKS, f"also-*-{RANKS}", CASES, "blends.svg")
-NEEDS = ("intervals", "n_images", "n_texts")  # keys of a model's metrics
+NEEDS = ("intervals", "random", "n_images", "n_texts")  # keys of a model's metrics
 
 
 def evaluate(
@@ -49,6 +51,7 @@ def evaluate(
     pairs: Pairs,
     *,
     also: Mapping[str, Pairs] | None = None,
+    blend_pairs: Pairs | None = None,
     output: str | Path | None = None,
     **options: Any,
 ) -> dict[str, dict[str, Any]]:
@@ -58,13 +61,15 @@ def evaluate(
         models: One or several, as in `mine`; several are compared with the first.
         pairs: Images and captions, of a split that nothing was trained on.
         also: Further pairs by name, to rank by themselves.
+        blend_pairs: Pairs of another split, on which each model's best blend is chosen.
         output: Folder for metrics and ranks, as `repair-hf evaluate` writes it; finished ones are read. None writes
             nothing.
         options: The options of `repair-hf evaluate`, such as `contrast="runs/contrast"` or `resamples=500`.
 
     Returns:
         The metrics of each model by its short name: R@1/5/10, MRR and median rank in both directions, `intervals` of
-        95%, and their provenance; R@1 of further pairs as `NAME_i2t_R@1`. Processes other than the first get none.
+        95%, and their provenance; R@1 of further pairs as `NAME_i2t_R@1`; `random`, the metrics of a random retriever.
+        Processes other than the first get none.
 
     Raises:
         UserError: If an argument is of a wrong type, a model cannot be loaded, an option is not valid, or the folder
@@ -81,7 +86,7 @@ def evaluate(
     ]
     named = options | {"model": names, "also": list(also or ())}
     wanted, sets = fill([EvaluateOptions, CompositionalOptions], named, "evaluate")
-    evaluation = Evaluation(retrievers, pairs, wanted, sets, also=also or {}, output=output)
+    evaluation = Evaluation(retrievers, pairs, wanted, sets, also=also, blend_pairs=blend_pairs, output=output)
     evaluation.run()
     return evaluation.metrics
 
@@ -105,9 +110,11 @@ class Evaluation:
         compositional: CompositionalOptions,
         *,
         also: Mapping[str, Pairs] | None = None,
+        blend_pairs: Pairs | None = None,
         output: str | Path | None = None,
     ) -> None:
-        for name, value in {"pairs": pairs, **(also or {})}.items():
+        self.also, self.blend_pairs = dict(also or {}), blend_pairs
+        for name, value in {"pairs": pairs, "blend_pairs": blend_pairs or pairs, **self.also}.items():
             expect(value, Pairs, name, MAKE_PAIRS)
         self.names = dict(zip(short_names(options.model), models, strict=True))
         self.weights: dict[str, float] = {}  # of blends, by short name
@@ -124,7 +131,6 @@ class Evaluation:
         if options.model_revision is not None and len(models) > 1:
             raise UserError(f"`model_revision` is of one model, got {len(models)}. Measure them one at a time.")
         self.pairs, self.options, self.compositional = pairs, options, compositional
-        self.also = dict(also or {})
         self.unseen: dict[str, bool] = {}
         self.sets = load_benchmarks(compositional, pairs, pairs.source)
         if options.contrast is not None:
@@ -143,7 +149,8 @@ class Evaluation:
     def _warn_of_training_data(self) -> None:
         """Warn of models that were trained on images that they are measured on."""
         models = {name.rpartition("@")[0] if name in self.weights else name: self.names[name] for name in self.names}
-        for place, pairs in {"the evaluated pairs": self.pairs, **self.also}.items():
+        further = self.also | ({"blend_pairs": self.blend_pairs} if self.blend_pairs is not None else {})
+        for place, pairs in {"the evaluated pairs": self.pairs, **further}.items():
             digests = pairs.items.digests["image"]
             for name, model in models.items():
                 count = images_seen(model, digests)
@@ -171,6 +178,7 @@ class Evaluation:
             "pairs_fingerprint": self.pairs.fingerprint,
             "cases_fingerprints": [cases.fingerprint for cases in self.sets],
             "also_fingerprints": [pairs.fingerprint for pairs in self.also.values()],
+            "blend_pairs_fingerprint": None if self.blend_pairs is None else self.blend_pairs.fingerprint,
         }
         options = (self.options, self.pairs.source, self.compositional)
         return Stage("evaluate", folder, options, {**data, **inputs}, needs=needs, writes=WRITES)
@@ -209,18 +217,22 @@ class Evaluation:
         pairs = self.pairs
         images, table = self._rank(name, encoder, pairs, folder)
         also = {other: self._rank(name, encoder, further, folder)[1] for other, further in self.also.items()}
+        chosen = None if self.blend_pairs is None else self._rank(name, encoder, self.blend_pairs, folder)[1]
         if table is None:
             return {}
         cases, metrics = None, dict[str, Any](retrieval_metrics(ranks_by_direction(table)))
         for other, ranks in also.items():
             further_metrics = retrieval_metrics(ranks_by_direction(ranks), ks=[1])
             metrics |= {f"{other}_{key}": further_metrics[key] for key in RECALL}
+        if self.blend_pairs is not None:
+            metrics[CHOSEN_BY] = summary(retrieval_metrics(ranks_by_direction(chosen), ks=[1]))["mean_R@1"]
         if self.sets:
             cases = evaluate_compositional(encoder, self.sets, name, images)
             metrics |= compositional_metrics(cases, self.sets)
         samples = self._resample(table, cases, also)
         metrics["intervals"] = {metric: interval(values) for metric, values in samples.items()}
         metrics |= provenance(pairs.source, pairs, model, encoder.digest)
+        metrics["random"] = self._random
         metrics["n_texts_cut"] = encoder.report_captions(pairs.captions["caption"])
         self._measured[name] = Measured(table, samples)
         if folder is not None:
@@ -241,19 +253,22 @@ class Evaluation:
         return images, rank_table(rankings, pairs, name) if processes().is_main else None
 
     def _compare(self) -> dict[str, Any]:
-        """Compare the models, see `compare_models`."""
+        """Compare the models, see `compare_models` and `compare_blends`."""
         measured = {name: self._measured.get(name) or self._saved(name) for name in self.names}
-        return compare_models(self.metrics, measured, self._baselines())
-
-    def _baselines(self) -> dict[str, list[str]]:
-        """Map models trained with records to those without, see `plain_before`; blends to those of equal weight."""
         if not self.weights:
-            return plain_before(self.names)
-        baselines: dict[str, list[str]] = {}
-        for weight in sorted(set(self.weights.values()) - {0.0}):
-            blends = [name for name in self.weights if self.weights[name] == weight]
-            baselines |= plain_before({name: self.names[name] for name in blends})
-        return {name: plain for name, plain in baselines.items() if plain}
+            return compare_models(self.metrics, measured, plain_before(self.names))
+        compared = compare_models(self.metrics, measured, plain_blends(self.names, self.weights))
+        split = None if self.blend_pairs is None else self.blend_pairs.source.split
+        return compared | {"blends": compare_blends(self.metrics, measured, self.weights, split)}
+
+    @cached_property
+    def _random(self) -> dict[str, float]:
+        """The expected metrics of a retriever that ranks at random."""
+        metrics = random_metrics(self.pairs.caption_image, len(self.pairs.images))
+        for name, pairs in self.also.items():
+            further = random_metrics(pairs.caption_image, len(pairs.images), ks=[1])
+            metrics |= {f"{name}_{key}": value for key, value in further.items()}
+        return metrics | random_compositional(self.sets)
 
     def _saved(self, name: str) -> Measured:
         folder = self._folder(name)

@@ -14,6 +14,7 @@ Scores come from `exact_scores`, pair by pair, so a caption that occurs twice in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,18 @@ def resample_compositional(table: pa.Table, sets: Sequence[Cases], resamples: in
             means = draws.means(_columns(rows, metric), picture)  # (R, means)
             samples[f"{cases.benchmark}_{metric.name}"] = _weighted(means, metric)
     return samples
+
+
+def random_compositional(sets: Sequence[Cases]) -> dict[str, float]:
+    """Return each benchmark's metrics of a retriever whose cosines are in random order: the mean over all orders."""
+    metrics = {}
+    for cases in sets:
+        shape = cases.picture.shape[1], cases.caption.shape[1]
+        orders = np.array(list(permutations(range(shape[0] * shape[1])))).reshape(-1, *shape)
+        margins = cases.judge(orders.astype(np.float64))
+        for metric in cases.metrics:
+            metrics[f"{cases.benchmark}_{metric.name}"] = float((margins[metric.measure] > 0).mean())
+    return metrics
 
 
 def describe_cases(measured: Mapping[str, Mapping[str, Any]], sets: Sequence[Cases]) -> list[str]:

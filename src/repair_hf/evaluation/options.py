@@ -41,6 +41,9 @@ class EvaluateOptions(EmbeddingOptions):
         least=0,
         most=1,
     )
+    blend_split: str | None = opt(
+        None, "Split of the pairs on which each model's best blend is chosen, such as validation. Default: none is."
+    )
     resamples: int = opt(2000, "Bootstrap resamples of the images, for the 95% intervals.", main=True, least=1)
 
     def __post_init__(self) -> None:
@@ -50,6 +53,8 @@ class EvaluateOptions(EmbeddingOptions):
                 "`blends` takes different weights, for two models or more: the base and those that were tuned from "
                 f"it; got {self.blends} for {len(self.model)} models."
             )
+        if self.blend_split is not None and not self.blends:
+            raise UserError(f"`blend_split` {self.blend_split} chooses among `blends`, and there are none: give both.")
 
 
 @dataclass
