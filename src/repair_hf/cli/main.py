@@ -44,7 +44,6 @@ COMMANDS = {
     "annotate": "Let people judge failures or edits on a web page.",
     "export": "Write a blend of two models, or records as triplets for sentence-transformers.",
     "push": "Upload records or a model to the Hugging Face Hub, with a card.",
-    "env": "Print versions and devices for a bug report.",
 }
 HELP = ("-h", "--help", "--help-all")
 GARBAGE = 20_000  # new objects that make a collection due, not 700: each looks through the libraries' half a million

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from repair_hf.llm.answers import AnswerError
-from repair_hf.llm.prompts import DRAW, draws
 from repair_hf.runtime.run_folder import digest
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
@@ -106,8 +105,6 @@ class Candidates:
         """Return the files of the candidates of an edit. Those that exist may have another suffix."""
         made_from: dict[str, Any] = {"editor": self.editor.id, "source": self.sources.digest(fp)}
         made_from |= {"instruction": instruction, "seed": self.seed}
-        if instruction.startswith(DRAW) and not draws(instruction):  # an edit in the words of a drawing
-            made_from |= {"draws": False}
         names = [digest({**made_from, "candidate": m}) for m in range(self.count)]
         places = [self.folder / name[:2] / f"{name}{self.suffix}" for name in names]
         return [next(filter(Path.is_file, map(place.with_suffix, SUFFIXES.values())), place) for place in places]
