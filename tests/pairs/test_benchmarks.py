@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+from contextlib import nullcontext
 from pathlib import Path
 
 import PIL.Image
@@ -64,9 +65,6 @@ def load(file: Path, split: str, benchmark: str | None = None, **options):
     return load_pairs(file, image_folder=file.parent, split=split, benchmark=benchmark, **options)
 
 
-# Karpathy's form
-
-
 def test_karpathys_coco_in_its_folders_or_in_one_and_restval_if_it_is_asked_for(tmp_path):
     rows = coco({"train": 3, "restval": 2, "val": 1, "test": 1}, more_captions=1)
     for split in ("train", "restval", "test"):
@@ -102,18 +100,10 @@ def test_bad_rows_of_karpathys_file(tmp_path):
     assert pairs.captions["caption"][-1] == "left"
 
 
-# Sizes
-
-
 @pytest.fixture
 def flickr_file(tmp_path) -> Path:
     """Flickr30K's splits for validation and test at their sizes, with the images of the latter."""
     return write(tmp_path, flickr30k({"train": 6, "val": 1_014, "test": 1_000}), drawn="test")
-
-
-@pytest.fixture(scope="module")
-def coco_rows() -> list[dict]:
-    return coco({"train": 82_783, "restval": 30_504, "val": 5_000, "test": 5_000})
 
 
 def test_flickr30k_at_its_size_and_with_images_or_captions_missing(flickr_file, caplog):
@@ -137,35 +127,30 @@ def test_flickr30k_at_its_size_and_with_images_or_captions_missing(flickr_file, 
         load(flickr_file, "train", "flickr30k")
 
 
-def listed(rows: list[dict], *splits: str) -> tuple[int, int]:
-    chosen = [row for row in rows if row["split"] in splits]
-    return len(chosen), sum(len(row["sentences"]) for row in chosen)
+@pytest.mark.parametrize(
+    ("benchmark", "split", "images", "captions", "message"),
+    [
+        ("coco", "train", 82_783, 414_113, None),
+        ("coco", "train+restval", 113_287, 566_747, None),
+        ("coco30k", "train", 82_783, 414_113, None),
+        ("coco", "test", 5_000, 25_010, None),
+        ("coco30k", "val", 5_000, 25_000, None),  # without the ten captions beyond five
+        ("flickr30k", "test", 1_000, 1_000, "lists 1,000 images with 1,000 captions as test, .* 5,000 captions"),
+        ("flickr30k", "test", 999, 4_995, "lists 999 images with 4,995 captions as test, .* 1,000 images there"),
+        ("coco30k", "train", 113_287, 566_747, "has 82,783 images there"),
+        ("coco", "train+restval", 82_783, 414_113, "113,287 images"),
+        ("coco", "test", 5_000, 25_014, "25,010 or 25,000 captions"),
+    ],
+)
+def test_sizes(benchmark, split, images, captions, message):
+    with nullcontext() if message is None else pytest.raises(UserError, match=message):
+        BenchmarkSplit(benchmark, split, "x").check_listed(images, captions)
 
 
-def test_sizes(coco_rows):
-    assert listed(coco_rows, "test") == (5_000, 25_010)
-    train, both = listed(coco_rows, "train"), listed(coco_rows, "train", "restval")
-    fits = [("coco", "train", train), ("coco", "train+restval", both), ("coco30k", "train", train)]
-    for split in ("val", "test"):  # without the ten captions beyond five, too
-        fits += [("coco", split, listed(coco_rows, split)), ("coco30k", split, (5_000, 25_000))]
-    for benchmark, split, sizes in fits:
-        BenchmarkSplit(benchmark, split, "x").check_listed(*sizes)
-    for benchmark, split, sizes, message in (
-        ("flickr30k", "test", (1_000, 1_000), "lists 1,000 images with 1,000 captions as test, .* 5,000 captions"),
-        ("flickr30k", "test", (999, 4_995), "lists 999 images with 4,995 captions as test, .* 1,000 images there"),
-        ("coco30k", "train", both, "has 82,783 images there"),
-        ("coco", "train+restval", train, "113,287 images"),
-        ("coco", "test", (5_000, 25_014), "25,010 or 25,000 captions"),
-    ):
-        with pytest.raises(UserError, match=message):
-            BenchmarkSplit(benchmark, split, "x").check_listed(*sizes)
-
-
-def test_coco30k_is_drawn_from_train_without_restval(coco_rows):
-    names = [row["filename"] for row in coco_rows if row["split"] == "train"]
-    ids = sorted(row["cocoid"] for row in coco_rows if row["split"] == "train")
+def test_coco30k_is_drawn_from_train_without_restval():
+    ids = sorted(random.Random(1).sample(range(1, 600_000), 82_783))
     expected = set(random.Random(42).sample(ids, 29_000))
-    drawn = benchmarks.draw_coco30k(names)
+    drawn = benchmarks.draw_coco30k([f"COCO_train2014_{number:012}.jpg" for number in ids[::-1]])
     assert {int(name[-16:-4]) for name in drawn} == expected
     assert benchmarks.draw_coco30k([str(number) for number in ids]) == set(map(str, expected))
     with pytest.raises(UserError, match="'train-0000007' is none"):
@@ -212,43 +197,30 @@ def test_a_draw_of_a_split_is_the_same_each_time_and_holds_every_smaller_one(tmp
     assert provenance(options, load_wanted(options), "x", "y")["benchmark"] is None
 
 
-# Datasets
-
-
-def dataset_like_the_hubs(rows: list[dict], picture: Path) -> Dataset:
+def test_a_dataset_with_a_column_of_splits_is_as_karpathys_file(tmp_path):
     """The columns of the common Flickr30K on the Hub: a single split `test`, and a column `split`.
 
     Each photograph stands in it twice, under two names, as some do in COCO.
     """
+    rows = flickr30k({"train": 20, "val": 1_014, "test": 3})
+    file = write(tmp_path, rows, drawn="val")
+    picture = (tmp_path / "picture.png").read_bytes()
     columns = {
-        "image": [{"bytes": picture.read_bytes() + bytes(place // 2), "path": None} for place in range(len(rows))],
+        "image": [{"bytes": picture + bytes(place // 2), "path": None} for place in range(len(rows))],
         "caption": [[sentence["raw"] for sentence in row["sentences"]] for row in rows],
         "split": [row["split"] for row in rows],
         "img_id": [str(place) for place in range(len(rows))],
         "filename": [row["filename"] for row in rows],
     }
-    return Dataset.from_dict(columns).cast_column("image", Image())
-
-
-def test_a_dataset_with_a_column_of_splits_is_as_karpathys_file(tmp_path):
-    rows = flickr30k({"train": 20, "val": 1_014, "test": 3})
-    file = write(tmp_path, rows, drawn="val")
-    data = dataset_like_the_hubs(rows, tmp_path / "picture.png")
+    data = Dataset.from_dict(columns).cast_column("image", Image())
     DatasetDict({"test": data}).save_to_disk(tmp_path / "hub")
     pairs, of_file = load_pairs(tmp_path / "hub", split="val", benchmark="flickr30k"), load(file, "val", "flickr30k")
     assert pairs.images["image_id"][:] == of_file.images["image_id"][:]
     assert pairs.captions[:] == of_file.captions[:]
-    with pytest.raises(UserError, match="lists 3 images with 15 captions as test"):
-        load_pairs(tmp_path / "hub", split="test", benchmark="flickr30k")
     DatasetDict({"test": data.remove_columns("split")}).save_to_disk(tmp_path / "all_in_one")
-    with pytest.raises(UserError, match="lists 1,037 images with 5,185 captions as test"):
-        load_pairs(tmp_path / "all_in_one", split="test", benchmark="flickr30k")
-
-
-def test_a_dataset_with_restval_as_a_split(tmp_path):
-    rows = flickr30k({"train": 4, "restval": 6})
-    write(tmp_path, rows)
-    data = dataset_like_the_hubs(rows, tmp_path / "picture.png").remove_columns("split")
-    DatasetDict({"train": data.select(range(4)), "restval": data.select(range(4, 10))}).save_to_disk(tmp_path / "hub")
-    assert len(load_pairs(tmp_path / "hub").images) == 2
-    assert len(load_pairs(tmp_path / "hub", with_restval=True).images) == 5
+    for name, count in (("hub", "3 images with 15"), ("all_in_one", "1,037 images with 5,185")):
+        with pytest.raises(UserError, match=f"lists {count} captions as test"):
+            load_pairs(tmp_path / name, split="test", benchmark="flickr30k")
+    parts = {"train": data.select(range(4)), "restval": data.select(range(4, 10))}
+    DatasetDict({name: part.remove_columns("split") for name, part in parts.items()}).save_to_disk(tmp_path / "parts")
+    assert [len(load_pairs(tmp_path / "parts", with_restval=more).images) for more in (False, True)] == [2, 5]

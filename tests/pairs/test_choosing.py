@@ -3,15 +3,15 @@
 Rows of one group stay in one split, whatever the layout.
 """
 
-import csv
 import json
 import shutil
+from collections import Counter
 
 import numpy as np
 import pandas as pd
 import PIL.Image
 import pytest
-from datasets import Dataset, DatasetDict, Image
+from datasets import Dataset, DatasetDict
 
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.pairs.images import equal_cells
@@ -60,59 +60,30 @@ def test_files_and_bytes_are_equal_if_all_of_their_bytes_are(tmp_path):
     cells = [{"bytes": None, "path": path} for path in paths]
     cells += [{"bytes": content, "path": "x.png"} for content in contents] + [None, None]
     found = equal_cells(Dataset.from_dict({"image": cells}, features=IMAGES))
-    keys = [
-        *contents,
-        contents[3],
-        contents[4],
-        "absent",
-        "absent",
-        "folder",
-        "none",
-        *contents,
-        "one null",
-        "another",
-    ]
+    keys = [*contents, contents[3], contents[4], "absent", "absent", "folder", "none", *contents, "null", "another"]
     assert [found.index(number) for number in found] == [keys.index(key) for key in keys]
 
 
-@pytest.mark.parametrize("layout", ["JSON Lines", "COCO JSON", "images"])
 @pytest.mark.parametrize("splits", ["automatic", "explicit"])
-def test_copies_of_a_file_are_one_image_on_one_side(tmp_path, caplog, layout, splits):
+def test_copies_of_a_file_are_one_image_on_one_side(tmp_path, caplog, splits):
     rows = []
     for k in range(30):
         PIL.Image.new("RGB", (8, 8), (k, 8 * k, 0)).save(tmp_path / f"{k:02d}.png")
         shutil.copy(tmp_path / f"{k:02d}.png", tmp_path / f"copy of {k:02d}.png")
-        for name in (f"{k:02d}.png", f"copy of {k:02d}.png"):
-            rows.append({"image": name, "caption": f"caption of {name}", "split": "train"})
-        rows[-1]["split"] = "test"
-    if splits == "automatic":
-        rows = [{"image": row["image"], "caption": row["caption"]} for row in rows]
-    source, options = tmp_path, {"image_folder": tmp_path}
-    if layout == "COCO JSON":
-        source = tmp_path / "coco.json"
-        images = [{"id": k, "file_name": row["image"]} for k, row in enumerate(rows)]
-        captions = [{"id": k, "image_id": k, "caption": row["caption"]} for k, row in enumerate(rows)]
-        source.write_text(json.dumps({"images": images, "annotations": captions}))
-    elif layout == "images":
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
-        columns["image"] = [str(tmp_path / name) for name in columns["image"]]
-        source = tmp_path / "saved"
-        Dataset.from_dict(columns).cast_column("image", Image()).save_to_disk(source)
-    else:
-        (tmp_path / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    found = {}
-    for split in (
-        ("train", "test") if splits == "explicit" and layout != "COCO JSON" else ("train", "validation", "test")
-    ):
-        try:
-            pairs = load_pairs(source, split=split, strict=True, **options)
-        except ValueError:  # without images of its own
-            continue
+        for name, split in ((f"{k:02d}.png", "train"), (f"copy of {k:02d}.png", "test")):
+            row = {"image": name, "captions": [f"caption of {name}"]}
+            rows.append(row | {"split": split} if splits == "explicit" else row)
+    write(tmp_path, rows)
+    found = Counter()
+    for split in ("train",) if splits == "explicit" else ("train", "validation", "test"):
+        pairs = load_pairs(tmp_path, split=split, strict=True)
         assert len(pairs.captions) == 2 * len(pairs.images)
-        found |= {look: [*found.get(look, []), split] for look in pairs.looks}
-    assert len(found) == 30 and all(len(splits) == 1 for splits in found.values())
-    said = "30 images stand in several splits, such as" in caplog.text
-    assert said == (splits == "explicit" and layout != "COCO JSON")
+        found.update(pairs.looks)
+    assert len(found) == 30 and set(found.values()) == {1}
+    if splits == "explicit":
+        assert "30 images stand in several splits, such as" in caplog.text
+        with pytest.raises(UserError, match="no image in split `test`"):
+            load_pairs(tmp_path, split="test")
 
 
 def test_karpathys_val_is_the_validation_split(tmp_path):
@@ -139,37 +110,22 @@ def products(tmp_path):
     return tmp_path, rows
 
 
-@pytest.mark.parametrize("layout", ["CSV", "captions.jsonl", "saved"])
-def test_no_product_falls_into_two_splits(products, layout):
+def test_no_product_falls_into_two_splits(products):
     folder, rows = products
-    source = folder if layout == "captions.jsonl" else folder / "rows.csv"
-    if layout == "captions.jsonl":
-        write(folder, [{"captions": [row.pop("caption")]} | row for row in rows])
-    elif layout == "CSV":
-        with source.open("w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
-    else:
-        source = folder / "saved"
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
-        Dataset.from_dict(columns | {"filename": columns["image"]}).save_to_disk(source)
-    options = {"image_folder": folder} if layout == "saved" else {}
+    pd.DataFrame(rows).to_csv(folder / "rows.csv", index=False)
     found = {}
     for split in ("train", "validation", "test"):
-        pairs = load_pairs(source, split=split, group="product", strict=True, **options)
-        found |= {int(name.removesuffix(".png")): split for name in pairs.images["image_id"]}
-        products_of = [int(name.removesuffix(".png")) // 3 for name in pairs.images["image_id"]]
-        joined = [17 if product == 18 else 99 if name == "59.png" else product for product, name in zip(
-            products_of, pairs.images["image_id"], strict=True
-        )]  # fmt: skip
-        numbers = pairs.groups.tolist()
-        assert len(set(numbers)) == len(set(joined)) == len(set(zip(numbers, joined, strict=True)))
+        pairs = load_pairs(folder / "rows.csv", split=split, group="product", strict=True)
+        numbers = [int(name.removesuffix(".png")) for name in pairs.images["image_id"]]
+        found |= dict.fromkeys(numbers, split)
+        expected = [{18: 17}.get(k // 3, k // 3) if k != 59 else 99 for k in numbers]
+        groups = pairs.groups.tolist()
+        assert len(set(groups)) == len(set(expected)) == len(set(zip(groups, expected, strict=True)))
     assert len(found) == 60 and len(set(found.values())) == 3
     assert all(found[3 * k] == found[3 * k + 1] == found[3 * k + 2] for k in range(19))
     assert found[51] == found[54]
-    whole = load_pairs(source, split="all", group="product", **options)
-    assert whole.fingerprint != load_pairs(source, split="all", **options).fingerprint
+    whole, plain = (load_pairs(folder / "rows.csv", split="all", group=group) for group in ("product", None))
+    assert whole.fingerprint != plain.fingerprint
 
 
 def test_a_product_in_two_splits_of_the_source_is_an_error(products):
@@ -184,7 +140,7 @@ def test_a_product_in_two_splits_of_the_source_is_an_error(products):
         load_pairs(folder / "saved", image_folder=folder, group="product")
 
 
-def test_a_group_that_no_row_has(products, tmp_path):
+def test_a_group_that_no_row_has(products):
     folder, rows = products
     write(folder, [{"image": row["image"], "captions": ["a"]} for row in rows])
     with pytest.raises(UserError, match="no column `shop`.* Set `group`"):

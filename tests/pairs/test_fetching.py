@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pandas as pd
 import pytest
 
 from repair_hf.pairs import fetching
@@ -74,11 +74,8 @@ def images_in(cache) -> int:
 
 
 def table(folder, names, **columns) -> str:
-    with (folder / "rows.csv").open("w", newline="") as file:
-        rows = (
-            (name, f"caption {k}", *more) for k, (name, *more) in enumerate(zip(names, *columns.values(), strict=True))
-        )
-        csv.writer(file).writerows([("image", "caption", *columns), *rows])
+    rows = pd.DataFrame({"image": names, "caption": [f"caption {k}" for k in range(len(names))]} | columns)
+    rows.to_csv(folder / "rows.csv", index=False)
     return str(folder / "rows.csv")
 
 
@@ -95,21 +92,16 @@ def test_an_image_is_downloaded_once_and_stands_beside_files(server, pairs_folde
 
 def test_one_picture_behind_several_addresses(server, tmp_path, cache):
     """A placeholder in place of many pictures shows none of their captions; one picture at two addresses is one."""
-    (tmp_path / "rows.csv").write_text(
-        "image,caption\n"
-        + "".join(
-            f"{server.url}/{name},{caption}\n"
-            for name, caption in [
-                ("a/red_circle.png", "a dog"),
-                ("b/red_circle.png", "a cat"),
-                ("c/red_circle.png", "a horse"),
-                ("a/blue_circle.png", "A fish."),
-                ("b/blue_circle.png", "a fish"),
-                ("moved", "a dog"),
-            ]
-        )
-    )
-    pairs = load_pairs(tmp_path / "rows.csv", split="all")
+    names = [
+        "a/red_circle.png",
+        "b/red_circle.png",
+        "c/red_circle.png",
+        "a/blue_circle.png",
+        "b/blue_circle.png",
+        "moved",
+    ]
+    captions = ["a dog", "a cat", "a horse", "A fish.", "a fish", "a dog"]
+    pairs = load_pairs(table(tmp_path, [f"{server.url}/{name}" for name in names], caption=captions), split="all")
     assert content(pairs) == {f"{server.url}/a/blue_circle.png": ["A fish.", "a fish"]}
     assert kinds(pairs) == {"placeholder_image": 4} and f"{server.url}/b/red_circle.png" in str(pairs.problems[0])
 
