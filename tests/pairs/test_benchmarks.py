@@ -161,7 +161,8 @@ def test_coco30k_loads_what_is_drawn(tmp_path, monkeypatch):
     sizes = {"coco": {"train": benchmarks.Size(6)}, "coco30k": {"train": benchmarks.Size(4)}}
     monkeypatch.setattr(benchmarks, "SIZES", sizes)
     rows = coco({"train": 6, "restval": 3})
-    pairs = load(write(tmp_path, rows, drawn="train"), "train", "coco30k")
+    pairs = load(write(tmp_path, rows, drawn="train"), "train", "coco30k", max_captions=1)
+    assert pairs.whole == (4, 24) and len(pairs.captions) == 4
     ids = sorted(row["cocoid"] for row in rows[:6])
     assert {int(name[-16:-4]) for name in pairs.images["image_id"]} == set(random.Random(42).sample(ids, 4))
 

@@ -30,8 +30,9 @@ def admit_images(rows: Dataset, source: str | Path, columns: Sequence[str]) -> D
     if wrong := (opens_files - are_images) | (are_images ^ set(columns)):
         kinds = {name: rows.features[name] for name in sorted(wrong)}
         raise UserError(f"{source} has columns of other types than such data: {kinds}. Images belong in {columns}.")
-    rows, folders = anchored(rows, columns, source), own_folders(source)
+    folders = own_folders(source)
     for column in columns:
+        rows = anchored(rows, column, source)
         _refuse({row: str(error) for row, error in misplaced(rows, column, folders).items()}, source, column)
         _refuse(_unopened(rows, column), source, column)
     return rows

@@ -88,13 +88,13 @@ class BenchmarkSplit:
                 "decoded. Complete them, or leave out `benchmark` to use the rest."
             )
 
-    def items(self, listed: pd.DataFrame, n_captions: int) -> pd.DataFrame:
-        """Return the images of the split, of those that the source lists with so many captions.
+    def items(self, listed: pd.DataFrame) -> pd.DataFrame:
+        """Return the images of the split, of those that the source lists.
 
         Raises:
             UserError: If the split is of another size.
         """
-        self.check_listed(len(listed), n_captions)
+        self.check_listed(len(listed), int(listed["n_captions"].sum()))
         if not self.is_drawn:
             return listed
         return listed[listed["image_id"].isin(draw_coco30k(listed["image_id"].tolist()))]

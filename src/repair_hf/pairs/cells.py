@@ -59,23 +59,22 @@ def file_within(name: str, folders: Iterable[str | Path]) -> Path:
     raise OutsideFolder(f"'{printable(name)}' lies outside the folder of its data")
 
 
-def anchored(rows: Dataset, columns: Sequence[str], folder: str | Path) -> Dataset:
-    """Make each path of image columns absolute, in the data's folder: `datasets` fetches what looks like an address.
+def anchored(rows: Dataset, column: str, folder: str | Path) -> Dataset:
+    """Make each path of an image column absolute, in the data's folder: `datasets` fetches what looks like an address.
 
     Cells with bytes are not touched. Without relative paths the dataset is returned as it is.
     """
-    for column in columns:
-        if any(map(_is_relative, _paths(rows, column))):
-            feature, rows = rows.features[column], rows.cast_column(column, Image(decode=False))
+    if not any(map(_is_relative, _paths(rows, column))):
+        return rows
+    feature, rows = rows.features[column], rows.cast_column(column, Image(decode=False))
 
-            def anchor(row: dict, column: str = column) -> dict:
-                cell = row[column]
-                if cell is not None and cell["bytes"] is None and _is_relative(cell["path"]):
-                    cell = {"bytes": None, "path": os.path.join(os.path.abspath(folder), cell["path"])}
-                return {column: cell}
+    def anchor(row: dict) -> dict:
+        cell = row[column]
+        if cell is not None and cell["bytes"] is None and _is_relative(cell["path"]):
+            cell = {"bytes": None, "path": os.path.join(os.path.abspath(folder), cell["path"])}
+        return {column: cell}
 
-            rows = rows.map(anchor, features=rows.features, desc="Locating images").cast_column(column, feature)
-    return rows
+    return rows.map(anchor, features=rows.features, desc="Locating images").cast_column(column, feature)
 
 
 def misplaced(rows: Dataset, column: str, folders: Sequence[str | Path]) -> dict[int, OSError]:

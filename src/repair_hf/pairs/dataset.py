@@ -194,12 +194,11 @@ def _load(options: PairsOptions, data: Dataset | DatasetDict | None) -> Pairs:
     images, rows, captions = read_source(options, data, splits, problems)
     items, captions = merge_rows(images, rows, captions, options, problems)
     items = items_of_split(items, splits, problems, options)
-    n_captions = int(np.isin(captions["item"].to_numpy(), items["item"]).sum())
     if expected is not None:
-        items = expected.items(items, n_captions)
+        items = expected.items(items)
     whole = None
     if options.max_images is not None or options.max_captions is not None:
-        whole = len(items), n_captions
+        whole = len(items), int(items["n_captions"].sum())
     if options.max_images is not None:
         items = draw_images(items, options.max_images)
     listed = items["image_id"].tolist()

@@ -47,7 +47,8 @@ def merge_rows(
     sizes of benchmarks count both; so for a benchmark only the id counts.
 
     Returns:
-        The images; and their captions, with the columns `item`, `place` and `caption`.
+        The images, with the number of their captions, `n_captions`; and these, with the columns `item`, `place` and
+        `caption`.
 
     Raises:
         UserError: If the source puts images of one group into several splits.
@@ -70,9 +71,11 @@ def merge_rows(
     if "split" in rows:
         _check_splits(rows, items, options.pairs, problems)
     if len(items) < len(rows):
-        counts = f"{len(rows):,}", f"{len(items):,}"
-        logger.info("%s: merged %s rows into %s images; each keeps all of its captions.", options.pairs, *counts)
-    return items, _captions_of_items(rows, captions)
+        named = options.pairs, f"{len(rows):,}", f"{len(items):,}"
+        logger.info("%s: merged %s rows into %s images; each keeps all of its captions.", *named)
+    captions = _captions_of_items(rows, captions)
+    counts = np.bincount(captions["item"].to_numpy(), minlength=len(items))
+    return items.assign(n_captions=counts), captions
 
 
 def _captions_of_items(rows: pd.DataFrame, captions: pa.Table) -> pa.Table:

@@ -251,7 +251,7 @@ def _stored_images(
             place = table._indices.column(0).to_numpy().astype(np.int64)
     of_columns = [undecoded(whole, name).rename_columns({name: "image"}) for name in columns]
     has_image = np.array([part.with_format("arrow")["image"][:].is_valid().to_numpy() for part in of_columns])
-    images = anchored(concatenate_datasets(of_columns), ["image"], folder_of(options))
+    images = anchored(concatenate_datasets(of_columns), "image", folder_of(options))
     image = has_image.argmax(0)[place] * len(whole) + place
     paths = pc.struct_field(images.with_format("arrow")["image"][:], "path")
     rows = pd.DataFrame({"image": image, "name": _row_names(sizes, np.arange(len(image)))})
