@@ -47,6 +47,12 @@ def test_every_failure_counts_as_repaired(world):
     assert images.dollars == 30.0
 
 
+def test_a_small_run_is_rehearsed_whole(world):
+    builder = RecordBuilder(world.pairs, SourceImages(world.pairs.images))
+    rehearsal = rehearse(builder, world.failures, MODEL, RepairOptions())
+    assert rehearsal.failures == Counter(world.failures["direction"])
+
+
 @pytest.mark.parametrize(("count", "checks"), [(14, (9, 5)), (1000, (36, 20)), ("all", (108, 60))])
 def test_checks_are_in_the_price(world, count, checks):
     found = estimated(world, check_edits=count)

@@ -95,55 +95,51 @@ def test_draws_from_the_caption_alone(shape, serve, sources, tmp_path):
     assert images.editor.usage.dollars == pytest.approx(PRICES[shape])
 
 
-@both_shapes
-def test_a_wrong_key_ends_the_run_at_once(shape, serve, sources, tmp_path):
-    server = serve(lambda n: (401, {"error": {"message": "not with this key"}}, {}))
-    with pytest.raises(ProviderError, match="not with this key"):
-        buy(server, shape, sources, tmp_path, count=1)
-    assert len(server.asked) == 1
+NOT_THIS = {"error": {"message": "not this one"}}
+ADDRESS = edited("openai", None) | {"data": [{"url": "http://127.0.0.1:9/a.png"}]}
+BLOCKED = error("openai", 400, REFUSAL, "content_policy_violation")
+FAULTS = {  # sent: the answer, what becomes of the edit, how many requests it takes, and the state of their calls
+    "a wrong key": ((401, NOT_THIS, {}), "stops: .*not this one", 1, None),
+    "500": ((500, NOT_THIS, {}), f"{UNREACHED}: .*not this one", SOON.attempts, None),
+    "400": ((400, NOT_THIS, {}), f"{UNREACHED}: .*not this one", 1, None),
+    "a web page": ((200, b"<html>", {}), UNREACHED, 2, "lost"),
+    "no image": (None, "no candidate: no image", 2, "answered"),
+    "no picture file": (b"no picture", "no candidate: no image that can be read", 1, "answered"),
+    "a black image": (png((64, 48), "black"), "no candidate: a black image", 1, "answered"),
+    "a refusal": ((400, BLOCKED, {}), "no candidate: content_filter: ", 1, "answered"),
+    "other JSON": ((200, {"result": "done"}, {}), "no candidate: no image", 2, "answered"),
+    "an address": ((200, ADDRESS, {}), "stops: .*sends the address of an image, which is not followed", 1, "answered"),
+}
+OF_OPENAI = ("a refusal", "other JSON", "an address")
+CASES = [(name, "openai") for name in FAULTS] + [(name, "gemini") for name in FAULTS if name not in OF_OPENAI]
 
 
-@pytest.mark.parametrize(("status", "attempts"), [(500, SOON.attempts), (400, 1)])
-def test_a_request_that_fails_costs_only_its_own_candidate_and_the_next_run_asks_again(
-    status, attempts, serve, sources, tmp_path
-):
-    server = serve(lambda n: png() if n == 1 else (status, {"error": {"message": "not this one"}}, {}))
-    (paths,), images = buy(server, "openai", sources, tmp_path, concurrency=1)
-    assert sum(path is not None for path in paths) == 1 == images.made and len(server.asked) == 1 + attempts
-    (why,), _ = buy(server, "openai", sources, tmp_path, [(0, "blue")], concurrency=1)
-    assert why.startswith(f"{UNREACHED}: ") and "not this one" in why
-    server.script = lambda n: png()
-    (again, _), images = buy(server, "openai", sources, tmp_path, [*RED, (0, "blue")])
-    assert None not in again and (images.made, images.reused) == (3, 1)
-
-
-@pytest.mark.parametrize(
-    ("answer", "reason", "attempts"),
-    [
-        (None, "no image", 2),
-        (b"no picture", "no image that can be read", 1),
-        (png((64, 48), "black"), "a black image", 1),
-        ((400, error("openai", 400, REFUSAL, "content_policy_violation"), {}), "content_filter: ", 1),
-        ((200, {"result": "done"}, {}), "no image", 2),
-    ],
-    ids=["no picture", "no picture file", "black", "refused", "other JSON"],
-)
-def test_an_answer_without_an_image_is_paid_and_asked_again_once_unless_final(
-    answer, reason, attempts, serve, sources, tmp_path
-):
+@pytest.mark.parametrize(("name", "shape"), CASES)
+def test_what_becomes_of_an_edit_and_what_is_counted(name, shape, serve, sources, tmp_path):
+    """What is paid is not asked again by the next run; what brought no answer is."""
+    answer, outcome, requests, state = FAULTS[name]
     server = serve(lambda n: answer)
-    for _ in range(2):
-        (why,), images = buy(server, "openai", sources, tmp_path, count=1)
-        assert why.startswith(f"no candidate: {reason}") and why.isprintable()
-        assert len(server.asked) == len(rows(tmp_path)) == attempts and (images.made, images.reused) == (0, 0)
+    for run in (1, 2):
+        try:
+            (why,), images = buy(server, shape, sources, tmp_path, count=1)
+            assert (images.made, images.reused) == (0, 0)
+        except ProviderError as stop:
+            why = f"stops: {stop}"
+        assert re.match(outcome, why) and why.isprintable()
+        assert len(server.asked) == (requests if state == "answered" else run * requests)
+    for each in ("answered", "lost"):
+        assert len(rows(tmp_path, each)) == (len(server.asked) if each == state else 0)
+    worst = pytest.approx(worst_price(MODELS[shape]))
+    assert all(row["worst"] == worst for row in rows(tmp_path, "lost"))
 
 
-def test_an_address_in_place_of_an_image_ends_the_run_and_is_paid_once(serve, sources, tmp_path):
-    server = serve(lambda n: (200, edited("openai", None) | {"data": [{"url": "http://127.0.0.1:9/a.png"}]}, {}))
-    for _ in range(2):
-        with pytest.raises(ProviderError, match="sends the address of an image, which is not followed"):
-            buy(server, "openai", sources, tmp_path, count=1)
-    assert len(server.asked) == len(rows(tmp_path)) == 1
+def test_a_request_that_fails_costs_only_its_own_candidate(serve, sources, tmp_path):
+    server = serve(lambda n: png() if n == 1 else (400, NOT_THIS, {}))
+    (paths,), images = buy(server, "openai", sources, tmp_path, concurrency=1)
+    assert sum(path is not None for path in paths) == 1 == images.made and len(server.asked) == 2
+    server.script = lambda n: png()
+    (again,), images = buy(server, "openai", sources, tmp_path)
+    assert None not in again and (images.made, images.reused) == (1, 1)
 
 
 @pytest.mark.parametrize("body", [{"output_tokens": -10_000}, {"input_tokens": -5}, None])
@@ -154,15 +150,6 @@ def test_an_impossible_usage_of_an_image_counts_as_its_worst_case(body, serve, s
     buy(server, "openai", sources, tmp_path, count=1)
     worst = pytest.approx(worst_price(MODELS["openai"]))
     assert [(row["dollars"], row["worst"]) for row in rows(tmp_path)] == [(None, worst)]
-
-
-@both_shapes
-def test_what_litellm_cannot_read_is_billed_at_its_worst_price_and_asked_once_more(shape, serve, sources, tmp_path):
-    server = serve(lambda n: (200, b"<html>", {}))
-    (why,), _ = buy(server, shape, sources, tmp_path, count=1)
-    assert why.startswith(UNREACHED) and len(server.asked) == 2
-    worst = pytest.approx(worst_price(MODELS[shape]))
-    assert [row["worst"] for row in rows(tmp_path, "lost")] == [worst] * 2
 
 
 def test_of_several_pictures_the_last_is_kept_and_thinking_is_billed(serve, sources, tmp_path):

@@ -25,6 +25,11 @@ def test_the_highest_wins_and_of_equals_the_first(similarities, best):
     assert choice.similarity == (None if best is None else similarities[best])
 
 
+def test_after_the_selected_candidate_come_the_others_the_nearest_first():
+    assert select_candidate([0.2, None, 0.9, 0.5]).order == [2, 3, 0]
+    assert select_candidate([0.2, None, 0.9, 0.5], "first").order == [0, 2, 3]
+
+
 def test_captions_are_compared_with_their_own_false_positive(encoder):
     fps = ["a red circle on grey paper", "one blue square"]
     candidates = [
