@@ -33,7 +33,7 @@ test-oldest: .venv-oldest/ready  ## Run the tests with the oldest releases that 
 	.venv-oldest/bin/python -m pytest -W default -n 2 --dist loadfile --no-loadscope-reorder
 
 test-page: .venv-page/ready  ## Open every page in Chromium, drive the one of `repair-hf annotate` and test trackers; an environment of its own.
-	.venv-page/bin/python -m pytest -W default -rs tests/analysis/people tests/training/test_trackers.py
+	.venv-page/bin/python -m pytest -W default -rs tests/analysis/people tests/training/test_report.py
 
 crosscheck: .venv-crosscheck/ready  ## Hold our numbers and exports to CLIP_benchmark and open_clip, and ask a small LLM on llama.cpp; an environment of its own, of some GB.
 	.venv-crosscheck/bin/python -m pytest -W default -rs -m 'not gpu' --timeout 3600 tests/crosscheck tests/benchmarks tests/encoder/test_sentence_encoder.py

@@ -1,9 +1,11 @@
 """Published benchmarks from made-up datasets and files: every row where it belongs, and the plainest arithmetic."""
 
 import json
+import os
 import re
 import shutil
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +23,8 @@ from repair_hf.evaluation.benchmark_metrics import (
 )
 from repair_hf.evaluation.benchmarks import BENCHMARKS, load_benchmark
 from repair_hf.evaluation.pictures import load_test_split
+from repair_hf.pairs.annotations import load_annotations
+from repair_hf.pairs.problems import Problems
 from repair_hf.runtime.options import UserError
 
 RELATIONS = ["eating", "on", "riding", "on"]
@@ -259,3 +263,38 @@ def test_other_cases_under_the_same_path_are_another_evaluation(
     assert re.search(line, capsys.readouterr().out)
     sugarcrepe("sugarcrepe", caption="another")
     assert main(words.split()) == 2 and "cases_fingerprints" in capsys.readouterr().err
+
+
+# The benchmarks' own files: they are not shipped, and are named by environment variables
+
+
+OWN_SUGARCREPE = os.environ.get("REPAIR_HF_SUGARCREPE")
+OWN_COCO = os.environ.get("REPAIR_HF_COCO_CAPTIONS")
+
+
+@pytest.mark.skipif(not OWN_SUGARCREPE, reason="set REPAIR_HF_SUGARCREPE to the folder of SugarCrepe's seven files")
+def test_sugarcrepe_has_its_published_cases(tmp_path):
+    files = {name: json.loads((Path(OWN_SUGARCREPE) / f"{name}.json").read_text()) for name in SUGARCREPE}
+    photographs = {row["filename"] for rows in files.values() for row in rows.values()}
+    with pytest.raises(UserError, match="1,560 of 1,560 photographs"):
+        load_benchmark("sugarcrepe", OWN_SUGARCREPE, [tmp_path])
+    for name in photographs:
+        (tmp_path / name).touch()  # looked for, not opened
+    cases = load_benchmark("sugarcrepe", OWN_SUGARCREPE, [tmp_path])
+    sizes = cases.benchmark, len(cases), len(set(cases.case_ids)), len(cases.pictures)
+    assert sizes == ("sugarcrepe", 7511, 7511, 1560)
+    assert Counter(cases.groups) == {name: len(rows) for name, rows in files.items()} == SUGARCREPE
+    for case_id, (true, wrong), photograph in zip(cases.case_ids, cases.caption, cases.picture_ids, strict=True):
+        category, _, number = case_id.partition("/")
+        row = files[category][number]
+        expected = row["caption"], row["negative_caption"], row["filename"]
+        assert (cases.captions[true], cases.captions[wrong], photograph) == expected
+
+
+@pytest.mark.skipif(not OWN_COCO, reason="set REPAIR_HF_COCO_CAPTIONS to COCO's captions_val2017.json")
+def test_coco_has_its_published_captions(tmp_path):
+    problems = Problems()
+    rows = load_annotations(Path(OWN_COCO), str(tmp_path), problems)
+    assert not problems.found()
+    counts = [len(captions) for captions in rows["captions"]]
+    assert (len(set(rows["image"])), sum(counts), min(counts), max(counts)) == (5000, 25014, 5, 7)

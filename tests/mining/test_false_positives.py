@@ -108,9 +108,9 @@ def test_table_counts_queries_not_rows():
     """Captions 0 and 1 are retrieved correctly; caption 2 scores 0.8 with image 0 and 0.6 with its own."""
     images = np.eye(3, dtype=np.float32)
     texts = np.array([[1, 0, 0], [0, 1, 0], [0.8, 0, 0.6]], np.float32)
-    table = summarize(mine_false_positives(images, texts, np.arange(3), d_i2t=2))
+    table = summarize(mine_false_positives(images, texts, np.arange(3), d_i2t=2, d_t2i=2))
     gaps = {"gap_25": pytest.approx(-1.0), "gap_50": pytest.approx(-1.0), "gap_75": pytest.approx(-0.4)}
-    assert table["t2i"] == {"queries": 3, "false_positives": 3, "failed": 1} | gaps
+    assert table["t2i"] == {"queries": 3, "false_positives": 6, "failed": 1} | gaps
     assert (table["i2t"]["queries"], table["i2t"]["false_positives"], table["i2t"]["failed"]) == (3, 6, 0)
     assert summarize(mine_false_positives(images, texts, np.arange(3), d_i2t=0)).keys() == {"t2i"}
 

@@ -30,8 +30,6 @@ class Look:
         gray: Share of pictures without color.
         swapped: Share of pictures with their color channels in another order.
         shade: Largest shift of each channel of each color, in levels of 255.
-        other: Radius of a scene's other thing.
-        spread: Distance of the figures of a group, relative to figures that do not touch.
     """
 
     colors: dict[Any, Color]
@@ -44,8 +42,6 @@ class Look:
     gray: float = 0.0
     swapped: float = 0.0
     shade: int = 0
-    other: float = 15.0
-    spread: float = 1.0
 
 
 PLAIN = Look(

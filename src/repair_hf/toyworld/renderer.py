@@ -17,7 +17,7 @@ from PIL.PngImagePlugin import PngInfo
 from repair_hf.toyworld.looks import LOOKS, Color, Look, colors_of, develop, scribble
 from repair_hf.toyworld.scenes import Scene, Thing
 
-RADIUS = {"large": 18.0, "small": 11.0}  # in 128ths of the picture's side; a scene's other thing has no size
+RADIUS = {"large": 18.0, "small": 11.0, None: 15.0}  # in 128ths of the picture's side; the other thing has no size
 CROSS = [(0.45, 1.05), (0.45, 0.45), (1.05, 0.45)]  # corners of a quarter
 STAR = [(k * math.pi / 5 - math.pi / 2, 0.55 if k % 2 else 1.15) for k in range(10)]  # angle and distance
 TURN = [2 * math.pi * k / 24 for k in range(24)]
@@ -44,8 +44,8 @@ def render(scene: Scene, *, size: int = SIDE, jitter: int = 0) -> Image.Image:
     picture = Image.new("RGB", (size * SCALE, size * SCALE), look.sky[scene.background])
     pen = ImageDraw.Draw(picture)
     _background(pen, look, scene.background, unit, random.Random(scene.layout))
-    for thing, x, y in _places(scene, look, jitter, rng):
-        radius = _radius(thing, look) * unit
+    for thing, x, y in _places(scene, jitter, rng):
+        radius = RADIUS[thing.size] * unit
         _figure(pen, thing, x * unit, y * unit, radius, unit, scene.background, colors[thing.color])
     scribble(pen, look, unit, camera)
     picture = develop(picture.reduce(SCALE), look, camera)
@@ -77,7 +77,7 @@ def read_scene(picture: Image.Image | bytes) -> Scene:
     return Scene.from_json(picture.info["scene"])
 
 
-def _places(scene: Scene, look: Look, jitter: int, rng: random.Random) -> list[tuple[Thing, float, float]]:
+def _places(scene: Scene, jitter: int, rng: random.Random) -> list[tuple[Thing, float, float]]:
     """Return the center of each figure in 128ths: the group on its side of the picture, the other thing opposite."""
     base = random.Random(scene.layout)
     group, other = (64.0, 68.0), (64.0, 68.0)
@@ -86,7 +86,7 @@ def _places(scene: Scene, look: Look, jitter: int, rng: random.Random) -> list[t
         shift = shifts[scene.relation]
         group, other = (64 + shift[0], 66 + shift[1]), (64 - shift[0], 66 - shift[1])
     upright = scene.relation in ("left", "right")  # a column beside the other thing, else a row
-    step = look.spread * (2 * _radius(scene.subject, look) + (4 if scene.subject.size == "large" else 9))
+    step = 2 * RADIUS[scene.subject.size] + (4 if scene.subject.size == "large" else 9)
     offsets = [(k - (scene.subject.count - 1) / 2) * step for k in range(scene.subject.count)]
     places = [(scene.subject, group[0] + (0 if upright else at), group[1] + (at if upright else 0)) for at in offsets]
     if scene.other:
@@ -96,13 +96,9 @@ def _places(scene: Scene, look: Look, jitter: int, rng: random.Random) -> list[t
         dx, dy = base.uniform(-2, 2), base.uniform(-2, 2)
         if jitter:
             dx, dy = dx + rng.uniform(-1, 1), dy + rng.uniform(-1, 1)
-        edge = _radius(thing, look) + 2
+        edge = RADIUS[thing.size] + 2
         moved.append((thing, min(max(x + dx, edge), SIDE - edge), min(max(y + dy, edge), SIDE - edge)))
     return moved
-
-
-def _radius(thing: Thing, look: Look) -> float:
-    return look.other if thing.size is None else RADIUS[thing.size]
 
 
 def _background(pen: ImageDraw.ImageDraw, look: Look, background: str, unit: float, rng: random.Random) -> None:
