@@ -83,7 +83,7 @@ def questions(mined: Mined) -> Finding:
     is_shared = images_of_text[[texts[place] for place in captions]].to_numpy() > 1
     share_within = (table.drop_duplicates(["direction", "q"])["gt_rank"] <= FAR).mean()
     checks = {
-        f"Are both right? The two cosines differ by less than {TIE:g}": (table["margin"].abs() < TIE).to_numpy(),
+        f"Are both right? The two cosines differ by less than {TIE:g}": (table["margin"] < TIE).to_numpy(),
         "Equal captions? Other images have the very caption": is_shared,
     }
     note = (

@@ -79,6 +79,13 @@ def test_no_answer_is_no_number():
     assert all(np.isnan(value) for value in met.values())
 
 
+@pytest.mark.parametrize(("met", "low", "high"), [(10, 0.783, 1.0), (0, 0.0, 0.217)])
+def test_the_interval_of_a_share_is_that_of_jeffreys_prior(met, low, high):
+    """Of ten items; a uniform prior gives 0.715 and 0.285. It is drawn, so its bounds are not exact."""
+    row = share_of(items(accepted_t2i=10).assign(met=[True] * met + [False] * (10 - met)), "met")
+    assert (row["share"], row["low"], row["high"]) == pytest.approx((met / 10, low, high), abs=0.03)
+
+
 def test_intervals_hold_the_truth_about_as_often_as_they_say():
     rng, truth, hits = np.random.default_rng(0), 0.85, 0
     for trial in range(200):
