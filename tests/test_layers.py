@@ -41,7 +41,8 @@ def imported(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
-                names.add(whole if whole.removeprefix("repair_hf.") in TREES else node.module or "relative")
+                names.add(whole if whole.removeprefix("repair_hf.") in TREES else node.module or "")
+            names |= {"relative"} if node.level else set()
     ours = {name for name in names if name.split(".")[0] in ("repair_hf", "relative")}
     return {name.removeprefix("repair_hf.") for name in ours}
 

@@ -52,6 +52,7 @@ def test_methods_have_percent_mrr_and_spread():
     assert (found["I2T MRR"], found["T2I MRR"]) == (("0.400", "0.515 ±0.021"), ("0.200", "0.258 ±0.011"))
     assert found["seconds"] == ("–", "61 ±1")
     assert found["steps"] == ("–", "98")  # the same for every seed
+    assert mean_rows("method", {"plain": [metrics(0.5), metrics(0.5)]}, ["i2t_R@1"])[1] == [["plain", "51.0 ±0.0"]]
     text = printed(heads, rows)
     assert "…" not in text and max(map(len, text.splitlines())) <= 80
     assert all(each in text for each in ("vanilla_same_compute 52.5", "0.515", "±0.021", "98"))
