@@ -11,6 +11,7 @@ from pathlib import Path
 from types import CoroutineType
 
 import pytest
+from datasets import Dataset
 from ledgers import ledger_in, rows
 from scripted import Scripted, synthesize
 
@@ -21,7 +22,7 @@ from repair_hf.llm.options import RequestOptions
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.finished import TaskFile
 from repair_hf.synthesis.loop import WORKERS, run_to_end, work_through
-from repair_hf.synthesis.record_builder import RepairTask
+from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.schemas import Verdict
 
 PACKAGE = Path(repair_hf.__file__).parent
@@ -54,6 +55,20 @@ def test_items_are_made_when_a_worker_is_free_and_freed_when_they_are_done(tmp_p
         run_to_end(work_through(Asker("m", ledger, provider=answer), [items(2000), items(2000)], work))
     gc.collect()
     assert most <= 2 * WORKERS + 2 and not alive
+
+
+def test_failures_become_tasks_when_a_worker_is_free(world, tmp_path, monkeypatch):
+    made, at_first, make_task = [], [], RecordBuilder.task
+    monkeypatch.setattr(RecordBuilder, "task", lambda *row: made.append(row) or make_task(*row))
+
+    class Looking(Scripted):
+        async def __call__(self, request):
+            at_first.append(len(made))
+            return await super().__call__(request)
+
+    failures = Dataset.from_list([row for row in world.failures for _ in range(10)])
+    synthesize(world, tmp_path, Looking(), failures=failures, check_edits=0)
+    assert at_first[0] <= 2 * WORKERS < len(made) == len(failures)
 
 
 def test_slow_items_of_one_queue_do_not_delay_the_other(tmp_path):
