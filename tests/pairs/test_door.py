@@ -16,7 +16,7 @@ from datasets import Dataset, Features, Image, Value, load_from_disk
 
 from repair_hf.cli.main import main
 from repair_hf.evaluation.benchmarks import load_benchmark
-from repair_hf.pairs.cells import OutsideFolder, misplaced
+from repair_hf.pairs.admission import OutsideFolder, misplaced
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import load_kept, load_records
 from repair_hf.runtime.options import UserError

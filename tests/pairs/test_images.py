@@ -90,14 +90,7 @@ def test_tells_which_images_show_through():
     plain = PIL.Image.new("RGB", (4, 4))
     files = [encode(image, "PNG") for image in (plain, palette, clear, clear.convert("LA"))]
     files += [encode(palette, "PNG", transparency=0), encode(plain, "JPEG")]
-    assert [look.is_transparent for look in inspect_images(dataset(files))] == [
-        False,
-        False,
-        True,
-        True,
-        True,
-        False,
-    ]
+    assert [look.is_transparent for look in inspect_images(dataset(files))] == [False, False, True, True, True, False]
 
 
 def test_equal_pixels_are_found_in_files_of_other_bytes():

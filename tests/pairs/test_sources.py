@@ -85,11 +85,7 @@ def test_one_id_for_different_pictures_is_an_id_for_each(tmp_path, caplog, colum
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     pairs = load_pairs(tmp_path / "rows.jsonl", split="all")
     found = content(pairs)
-    assert list(found.values()) == [
-        ["red 0", "red 1", "red copy"],
-        ["green 0", "green 1"],
-        ["blue 0", "blue 1"],
-    ]
+    assert list(found.values()) == [["red 0", "red 1", "red copy"], ["green 0", "green 1"], ["blue 0", "blue 1"]]
     assert list(found)[0] == "0.png" and len(set(found)) == 3
     for image, captions in zip(pairs.images["image"], found.values(), strict=True):
         assert image.getpixel((0, 0)) == PIL.ImageColor.getrgb(captions[0].split()[0])

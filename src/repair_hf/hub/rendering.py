@@ -17,7 +17,7 @@ from huggingface_hub import CardData
 from jinja2 import Environment, StrictUndefined
 
 from repair_hf.analysis.tables import NONE
-from repair_hf.pairs.cells import file_within, own_folders
+from repair_hf.pairs.admission import file_within, own_folders
 from repair_hf.runtime.files import read_json, read_yaml, shipped
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.redaction import printable, without_secrets

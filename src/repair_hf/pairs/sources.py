@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, LargeList, List, Value, concatenate_datasets
 from datasets.features.features import require_decoding  # seen with datasets 5.2
 
+from repair_hf.pairs.admission import OutsideFolder, anchored, misplaced, own_folders
 from repair_hf.pairs.annotations import load_annotations
-from repair_hf.pairs.cells import OutsideFolder, anchored, misplaced, own_folders
 from repair_hf.pairs.fetching import fetch_images
 from repair_hf.pairs.folders import KINDS, load_pairs_of, loading
 from repair_hf.pairs.images import undecoded
