@@ -40,23 +40,24 @@ def fetch_images(urls: Iterable[str]) -> dict[str, Fetched]:
     """
     names = {url: hashlib.sha256(url.encode("utf-8", "surrogatepass")).hexdigest()[:40] for url in urls}
     folder = fetched_folder()
-    (faults := folder / "failed").mkdir(parents=True, exist_ok=True)
-    missing = [url for url, name in names.items() if not any((place / name).is_file() for place in (folder, faults))]
+    failed = folder / "failed"
+    failed.mkdir(parents=True, exist_ok=True)
+    absent = {url: name for url, name in names.items() if not (folder / name).is_file()}
+    faults = {
+        url: (failed / name).read_text(encoding="utf-8") for url, name in absent.items() if (failed / name).is_file()
+    }
+    missing = [url for url in absent if url not in faults]
     headers = {"User-Agent": "repair-hf", "Accept-Encoding": "identity"}
     client = httpx.Client(timeout=SECONDS, max_redirects=REDIRECTS, follow_redirects=True, headers=headers)
     with client, ThreadPoolExecutor(AT_ONCE) as threads:
         found = threads.map(lambda url: _download(client, url, folder / names[url]), missing)
         shown = Progress(found, "Downloading images", total=len(missing), unit=" images", delay=3)
-        new = dict(zip(missing, shown, strict=True))
-    old = {url: faults / name for url, name in names.items() if url not in new and not (folder / name).is_file()}
-    if any((folder / name).is_file() for name in names.values()):
-        for url, fault in new.items():
-            if fault is not None:
-                (faults / names[url]).write_text(fault, encoding="utf-8")
-        if old or any(new.values()):
-            logger.warning("Addresses without an image stay left out. Delete %s to try them again.", faults)
-    new |= {url: file.read_text(encoding="utf-8") for url, file in old.items()}
-    return {url: (folder / name, new.get(url)) for url, name in names.items()}
+        faults |= {url: fault for url, fault in zip(missing, shown, strict=True) if fault is not None}
+    if faults and len(faults) < len(names):
+        for url in faults:
+            (failed / names[url]).write_text(faults[url], encoding="utf-8")
+        logger.warning("Addresses without an image stay left out. Delete %s to try them again.", failed)
+    return {url: (folder / name, faults.get(url)) for url, name in names.items()}
 
 
 def _download(client: httpx.Client, url: str, file: Path) -> str | None:
