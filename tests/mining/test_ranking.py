@@ -153,6 +153,20 @@ def test_scores_of_a_device_give_the_same(name, monkeypatch):
     check(*COLLECTIONS[name](np.random.default_rng(5)), 5, 1, block=96)
 
 
+@pytest.mark.parametrize("name", COLLECTIONS)
+def test_products_that_are_off_by_as_much_as_the_bound_allows_give_the_same(name, monkeypatch):
+    mm, draws = torch.mm, torch.Generator().manual_seed(0)
+
+    def off(rows, columns, **options):
+        product = mm(rows, columns, **options)
+        return product.add_(0.02 * torch.randint(0, 2, product.shape, generator=draws) - 0.01)
+
+    monkeypatch.setattr(torch, "mm", off)
+    monkeypatch.setattr(products, "screen_error", lambda images, texts, **options: 0.0101)
+    monkeypatch.setattr(products, "_has_fast_bfloat16", lambda: False)
+    check(*COLLECTIONS[name](np.random.default_rng(6)), 5, 3, block=96)
+
+
 @pytest.mark.parametrize("way", ["mapped", np.s_[::-1], np.s_[:, ::-1], np.s_[::-1, ::-1]])
 def test_vectors_that_are_mapped_or_lie_backwards_give_the_same(way, tmp_path):
     images, texts, own = planted(np.random.default_rng(4), 1.0, n_images=60)

@@ -7,11 +7,15 @@ import json
 
 import numpy as np
 import pytest
+from made_pairs import make_pairs
 
 from repair_hf.cli.main import main
 from repair_hf.mining.failures import load_failures
+from repair_hf.mining.false_positives import find_false_positives
 from repair_hf.mining.mine import mine
+from repair_hf.mining.wrong import find_wrong
 from repair_hf.pairs.dataset import load_pairs
+from repair_hf.pairs.truth import truth_of
 from repair_hf.runtime.options import UserError
 
 
@@ -75,10 +79,6 @@ def test_rows_that_name_nothing_and_known_matches_are_left_out_and_counted(
 
 def test_equal_scores_rank_as_in_mining(pairs, clip_folder, tmp_path):
     """All images and captions are one vector: every wrong answer ranks before every right one."""
-    from repair_hf.mining.false_positives import find_false_positives
-    from repair_hf.mining.wrong import find_wrong
-    from repair_hf.pairs.truth import truth_of
-
     positives, _ = truth_of(pairs)
     images, texts = (np.eye(1, 4, dtype=np.float32).repeat(count, 0) for count in (len(pairs.images), len(pairs)))
     expected, _ = find_false_positives(images, texts, positives, k_mine=9, d_i2t=2, d_t2i=2)
@@ -89,3 +89,11 @@ def test_equal_scores_rank_as_in_mining(pairs, clip_folder, tmp_path):
     ]
     found, _ = find_wrong(write(tmp_path / "own.csv", rows), pairs, images, texts, positives)
     assert found.to_list() == expected.to_list()
+
+
+def test_a_text_names_the_first_caption_of_that_wording(tmp_path):
+    pairs = make_pairs(captions=[f"caption {k % 9}" for k in range(12)])
+    images, texts = (np.eye(count, 12, dtype=np.float32) for count in (6, 12))
+    positives, _ = truth_of(pairs)
+    found, _ = find_wrong(write(tmp_path / "own.csv", [("Caption 1.", "i3")]), pairs, images, texts, positives)
+    assert found["q"][:] == [1]
