@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import threading
-import time
 from pathlib import Path
 
 import pytest
 from biller import MODELS, Biller
 from datasets import Dataset
-from killing import answered
 from ledgers import answers, ledger_in, rows
 from provider_server import ProviderServer
 
@@ -76,23 +71,6 @@ def test_the_stopped_run_says_what_it_leaves_and_goes_on(whole, inputs, tmp_path
     before = ids(folder)
     assert synthesize(inputs, folder, "--max-calls", "1000") == 0
     assert answers(folder) == needed and before <= ids(folder) == ids(whole) and summary_of(folder)["open"] == 0
-
-
-def test_ctrl_c_leaves_records_too(inputs, tmp_path, request, capsys):
-    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
-    request.addfinalizer(lambda: signal.signal(signal.SIGINT, heard))
-    out = tmp_path / "r"
-
-    def interrupt() -> None:
-        while answered(out) < 10:
-            time.sleep(0.002)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    assert synthesize(inputs, out, "--concurrency", "1") == 130
-    thread.join()
-    assert summary_of(out)["open"] == 20 - len(load_kept(out)) - len(load_dropped(out)) > 0
 
 
 def test_a_trial_grows_in_its_folder_and_pays_nothing_twice(whole, inputs, tmp_path, capsys):

@@ -28,6 +28,7 @@ from provider_server import ProviderServer
 from small_world import saved
 
 from repair_hf.cli.main import main
+from repair_hf.records.dataset import load_dropped, load_kept
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.errors import LLMErrors
 
@@ -136,7 +137,7 @@ def test_a_signal_to_the_command_alone_ends_its_processes_quietly(number, words,
     assert number is signal.SIGKILL or said.endswith("the same command resumes from what is on disk.\n")
 
 
-def test_ctrl_c_keeps_what_was_paid_for(words, tmp_path, request):
+def test_ctrl_c_keeps_what_was_paid_for_and_leaves_records(words, world, tmp_path, request):
     # a job that a shell started in the background ignores it, and so would this test
     heard = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, heard))
@@ -154,3 +155,5 @@ def test_ctrl_c_keeps_what_was_paid_for(words, tmp_path, request):
         code = main([*words, *MODELS, *limit, "--llm-base-url", server.base_url, "--output", str(out)])
     assert code == 130
     assert 30 < answered(out) == lines(log) < 60
+    left = json.loads((out / "summary.json").read_text())["open"]
+    assert left == len(world.failures) - len(load_kept(out)) - len(load_dropped(out)) > 0

@@ -101,10 +101,7 @@ def test_variations_are_what_they_claim():
         assert holds(captions.parse(caption), variations.imagine(caption, rng, DOMAINS["plain"]))
         other = variations.change_scene(caption, scene, rng)
         assert holds(captions.parse(caption), other)
-        assert [getattr(other.subject, fact) for fact in ("shape", "count")] == [
-            scene.subject.shape,
-            scene.subject.count,
-        ]
+        assert (other.subject.shape, other.subject.count) == (scene.subject.shape, scene.subject.count)
         assert (other.other and other.other.shape) == (scene.other and scene.other.shape)
         assert instructions.apply_image_instruction(scene, instructions.scene_instruction(scene, other)) == other
         changed += other != scene
