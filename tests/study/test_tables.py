@@ -121,7 +121,7 @@ def test_a_gain_is_over_plain_training_of_the_same_weight_and_a_best_weight_is_c
     assert best.loc["repair-batch", "R@1, gain"].startswith("+10.0") and best.loc["laclip", "weight"] == "0.6"
     figure = found["blends"].plot.panels[0]
     assert [line.points[-1].label for line in figure.lines] == ["1 plain", "1 repair-batch", "1 repair-paper"]
-    assert "repair-batch, weight 0.8: 60.0 and on the base's own domain 50.0" in found["blends"].plot.description
+    assert "repair-batch, blend 0.8: 60.0 and on the base's own domain 50.0" in found["blends"].plot.description
 
 
 def test_what_money_buys_and_which_failures_come_first():

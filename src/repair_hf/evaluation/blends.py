@@ -5,15 +5,16 @@ A blend keeps more of the base as its weight gets smaller. So a blended model is
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from repair_hf.evaluation.comparison import Measured, compare_pair
+from repair_hf.evaluation.comparison import Measured, compare_pair, summary
 from repair_hf.evaluation.provenance import plain_before
 
 T = TypeVar("T")  # whatever stands for a blend: its name, or its scores
 
-CHOSEN_BY = "recall_on_blend_pairs"  # key of a blend's metrics: R@1 of both directions on the pairs for choosing
+CHOSEN_BY = "blend_score"  # key of a blend's metrics, see `blend_score`
 
 
 def compare_blends(
@@ -47,6 +48,11 @@ def compare_blends(
     return rows
 
 
+def blend_score(metrics: Mapping[str, Any], on_blend_pairs: Mapping[str, Any]) -> float:
+    """Average R@1 on the pairs for choosing, and R@1 on further pairs: what is gained, and what is kept."""
+    return statistics.fmean(summary(dict(metrics) | dict(on_blend_pairs)).values())
+
+
 def equal_blends(blends: Mapping[str, Mapping[float, T]], reference: str) -> list[tuple[T, T]]:
     """Pair the blends of each model, by its name and their weight, with the reference's blends of equal weight."""
     return [
@@ -58,17 +64,17 @@ def equal_blends(blends: Mapping[str, Mapping[float, T]], reference: str) -> lis
 
 
 def best_blends(
-    blends: Mapping[str, Mapping[float, T]], recall: Callable[[T], float], reference: str
+    blends: Mapping[str, Mapping[float, T]], score: Callable[[T], float], reference: str
 ) -> list[tuple[T, T]]:
     """Pair the best blend of each model with the reference's best one; of equals, the one that keeps most of the base.
 
     Args:
         blends: By model and weight.
-        recall: Scores a blend on other pairs than those of the comparison.
+        score: Scores a blend on other pairs than those of the comparison.
         reference: The model to compare with.
     """
     best = {
-        model: max((by_weight[weight] for weight in sorted(by_weight)), key=recall)
+        model: max((by_weight[weight] for weight in sorted(by_weight)), key=score)
         for model, by_weight in blends.items()
     }
     return [(blend, best[reference]) for model, blend in best.items() if model != reference]

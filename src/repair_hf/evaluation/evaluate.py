@@ -17,8 +17,8 @@ from repair_hf.encoder.models import load_model
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.encoder.pixel_store import pixels_for
 from repair_hf.evaluation.benchmarks import load_benchmarks
-from repair_hf.evaluation.blends import CHOSEN_BY, compare_blends, plain_blends
-from repair_hf.evaluation.comparison import RECALL, Measured, compare_models, short_names, summary
+from repair_hf.evaluation.blends import CHOSEN_BY, blend_score, compare_blends, plain_blends
+from repair_hf.evaluation.comparison import RECALL, Measured, compare_models, short_names
 from repair_hf.evaluation.contrast import load_contrast
 from repair_hf.evaluation.intervals import Draws, interval
 from repair_hf.evaluation.judging import FILE as CASES
@@ -225,7 +225,7 @@ class Evaluation:
             further_metrics = retrieval_metrics(ranks_by_direction(ranks), ks=[1])
             metrics |= {f"{other}_{key}": further_metrics[key] for key in RECALL}
         if self.blend_pairs is not None:
-            metrics[CHOSEN_BY] = summary(retrieval_metrics(ranks_by_direction(chosen), ks=[1]))["mean_R@1"]
+            metrics[CHOSEN_BY] = blend_score(metrics, retrieval_metrics(ranks_by_direction(chosen), ks=[1]))
         if self.sets:
             cases = evaluate_compositional(encoder, self.sets, name, images)
             metrics |= compositional_metrics(cases, self.sets)

@@ -189,8 +189,8 @@ def _curve(lines: Lines) -> Curve | None:
         for line in [lines[BASE], *reversed(of_method)] if of_method else []:
             weight = 0.0 if line is lines[BASE] else line.cell.blend
             gained, kept = (100 * line.estimates[measure].mean for measure in ("R@1", "kept"))
-            rows.append(("the base's own domain", method, "i2t", weight, gained, kept))
-    return curve(pd.DataFrame(rows, columns=["also", "model", "direction", "weight", "gained", "kept"]))
+            rows.append(("the base's own domain", method, weight, gained, kept))
+    return curve(pd.DataFrame(rows, columns=["also", "method", "blend", "gained", "kept"]))
 
 
 def _best_blends(lines: Lines, validation: Lines, suffix: str, where: str) -> Finding:
