@@ -23,7 +23,7 @@ from sheet import save as save_figure
 from repair_hf import DualEncoder, Pairs, load_pairs, load_records
 from repair_hf.analysis.pages import INK, MUTED, ROLES
 from repair_hf.analysis.record_sample import RecordSample, record_at
-from repair_hf.cli.demo import ROWS
+from repair_hf.cli.demo import BLEND, TITLES
 from repair_hf.cli.main import main as run
 from repair_hf.runtime.files import read_json
 from repair_hf.training.fills import Edits
@@ -34,6 +34,7 @@ SHOWN = 5  # images of a ranking
 COLORS = 128  # of a picture
 TRIED = 300  # grids to choose from
 LEARNING_RATE = 3e-4
+LINES = MUTED, ROLES["edit"], ROLES["fp"]  # colors of the demo's trainings
 SLOTS = ("anchor", "fits the 2nd caption", "wrong image"), ("anchor", "wrong caption", "fits the 3rd image")
 
 
@@ -149,22 +150,32 @@ def draw_grid(fill: Edits, before: DualEncoder, after: DualEncoder) -> None:
 
 
 def draw_demo(folder: Path) -> None:
-    """Draw what each row of the demo's table gains, against what it keeps of the base's own domain."""
+    """Draw what each training and its blend gain, against what they keep of the base's own domain."""
     if code := run(["demo", "--output", str(folder)]):
         sys.exit(code)
-    rows = read_json(folder / "metrics.json", needs=ROWS)
+    rows = read_json(folder / "metrics.json", needs=("base", *TITLES.values()))
+
+    def place(name: str) -> tuple[float, float]:
+        gained, kept = (50 * (rows[name][f"{part}i2t_R@1"] + rows[name][f"{part}t2i_R@1"]) for part in ("", "web_"))
+        return gained, kept
+
+    last = max(TITLES.values(), key=place)  # the line to the right of all others has the room for names
     with chart(2.8, width=5.2) as (figure, axes):
-        for name, row in rows.items():
-            gained, kept = (50 * (row[f"{part}i2t_R@1"] + row[f"{part}t2i_R@1"]) for part in ("", "web_"))
-            color = ROLES["edit"] if name in ("repair", "repair_blend") else MUTED
-            axes.plot(gained, kept, marker="o", markersize=5, color=color)
-            is_right = gained > 55  # of the drawing: the name stands on the other side
-            axes.annotate(
-                ROWS[name], (gained, kept), xytext=(-6 if is_right else 6, 4), textcoords="offset points",
-                ha="right" if is_right else "left", fontsize=7, color=INK,
-            )  # fmt: skip
+        for color, title in zip(LINES, TITLES.values(), strict=True):
+            start, blended, end = (place(name) for name in ("base", f"{title}, blend {BLEND:g}", title))
+            axes.plot(*zip(start, blended, end, strict=True), marker="o", markersize=5, linewidth=1, color=color)
+            _name(axes, f"blend {BLEND:g}" if title == last else f"{BLEND:g}", blended)
+            _name(axes, title, end, is_left=title != last)
+        _name(axes, "base", start)
+        axes.margins(x=0.16)
         axes.set(xlabel="gained: R@1 on the test pictures (%)", ylabel="kept: R@1 on the base's own domain (%)")
     save(figure, IMAGES / "demo.png")
+
+
+def _name(axes: Any, name: str, place: tuple[float, float], *, is_left: bool = False) -> None:
+    """Write a name beside its point."""
+    shift, end = (-5, "right") if is_left else (5, "left")
+    axes.annotate(name, place, xytext=(shift, 0), textcoords="offset points", ha=end, fontsize=6.5, color=INK)
 
 
 def right_answers(scores: np.ndarray) -> int:

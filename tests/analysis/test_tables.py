@@ -85,15 +85,15 @@ def test_a_number_without_an_interval_stands_alone():
 
 def test_differences_of_blends_name_the_split_that_chose_them():
     gain = {"difference": 0.01, "low": -0.01, "high": 0.02}
-    equal = {"model": "repaired@1", "reference": "plain@1", "verdict": "undecided", "chosen_on": None}
+    equal = {"model": "repaired@1", "reference": "plain@1", "chosen_on": None}
     equal["summary"] = {"mean_R@1": gain}
-    best = equal | {"chosen_on": "validation", "verdict": "yes", "summary": {"mean_R@1": gain, "kept_R@1": gain}}
+    best = equal | {"chosen_on": "validation", "summary": {"mean_R@1": gain, "kept_R@1": gain}}
     heads, rows = blend_gain_rows([equal, best])
-    assert heads == ["difference", "mean R@1", "kept R@1", "better?"]
+    assert heads == ["difference", "mean R@1", "kept R@1"]
     cell = "+1.0 [-1.0, +2.0]"
     assert [[text.strip() for text in row] for row in rows] == [
-        ["repaired@1 − plain@1", cell, NONE, "undecided"],
-        ["repaired@1 − plain@1, best on validation", cell, cell, "yes"],
+        ["repaired@1 − plain@1", cell, NONE],
+        ["repaired@1 − plain@1, best on validation", cell, cell],
     ]
 
 

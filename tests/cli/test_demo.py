@@ -10,7 +10,8 @@ from transformers import AutoModel, AutoProcessor
 
 from repair_hf.cli.main import main
 
-METRICS = {"i2t_R@1", "t2i_R@1", "contrast_caption", "contrast_picture", "web_i2t_R@1", "web_t2i_R@1"}
+METRICS = {"i2t_R@1", "t2i_R@1", "web_i2t_R@1", "web_t2i_R@1"}
+TRAININGS = ("plain", "repair", "repair, paper's choice")
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,6 @@ def demo(tmp_path_factory):
             *folder.rglob("*.safetensors"),
             *folder.rglob("ledger.sqlite"),
             *folder.rglob("ranks.parquet"),
-            *folder.rglob("cases.parquet"),
         ]
         stamps.append({path: path.stat().st_mtime_ns for path in made})
     return folder, outputs, stamps
@@ -41,12 +41,13 @@ def test_only_the_end_suggests_what_comes_next(demo):
 def test_metrics_hold_every_method(demo):
     folder = demo[0]
     metrics = json.loads((folder / "metrics.json").read_text())
-    assert set(metrics) == {"base", "plain", "plain_low_rate", "repair", "repair_blend", "repair_paper"}
-    for method, row in metrics.items():
-        assert set(row) >= METRICS and row["n_images"] == 30 and row["n_texts"] == 150
-        if method not in ("base", "repair_blend"):
-            assert row["steps"] > 0 and row["seconds"] > 0
-    assert metrics["plain"]["steps"] == metrics["repair"]["steps"] == metrics["repair_paper"]["steps"]
+    assert set(metrics) == {"random", "base", *TRAININGS, *(f"{training}, blend 0.8" for training in TRAININGS)}
+    for row in metrics.values():
+        assert set(row) >= METRICS
+    assert metrics["random"]["t2i_R@1"] == pytest.approx(1 / 30)
+    assert metrics["base"]["n_images"] == 30 and metrics["base"]["n_texts"] == 150
+    assert all(metrics[training]["seconds"] > 0 for training in TRAININGS)
+    assert len({metrics[training]["steps"] for training in TRAININGS}) == 1
 
 
 def test_records_load_like_any_dataset_and_are_mostly_true(demo):
@@ -70,10 +71,12 @@ def test_retrievers_and_table_are_there(demo):
         AutoModel.from_pretrained(trained)
         AutoProcessor.from_pretrained(trained)
     table = (folder / "table.md").read_text()
-    assert "repair, paper's choice" in table and "contrast picture" in table and "web T2I R@1" in table
-    assert table.splitlines()[-1] in outputs[0] and "Not known for base: " in outputs[0]  # a blend's training is known
-    for plain in ("plain", "plain_low_rate"):
-        assert outputs[0].count(f"Did repair help? repair − {plain}: ") == 1
+    assert "repair, paper's choice" in table and "plain, blend 0.8" in table and "web T2I R@1" in table
+    assert table.splitlines()[-1] in outputs[0] and (folder / "evaluate" / "blends.svg").is_file()
+    blends = json.loads((folder / "evaluate" / "differences.json").read_text())["blends"]
+    assert [(row["model"], row["reference"]) for row in blends] == [
+        (f"{method}@{weight}", f"plain@{weight}") for method in ("repair", "repair_paper") for weight in ("0.8", "1")
+    ]
 
 
 def test_a_second_run_shows_the_same_and_makes_nothing_again(demo):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from repair_hf.llm.answers import AnswerError, RefusedAnswer, UnparsedAnswer, read_answer, response_format
-from repair_hf.llm.keys import ImageURL, question_key
+from repair_hf.llm.keys import ImageURL, as_sent, has_to_encode, question_key
 
 
 class Verdict(BaseModel):
@@ -145,6 +145,13 @@ def question(text: str, url: str, source: str) -> list[dict]:
 @given(TEXT, TEXT, TEXT)
 def test_the_encoding_of_an_image_does_not_matter(text, first, second):
     assert question_key(question(text, first, "s"), model="m") == question_key(question(text, second, "s"), model="m")
+
+
+def test_an_image_is_encoded_once():
+    """The event loop waits for a thread only while there is something to encode."""
+    messages = question("t", "data:,", "s")
+    assert has_to_encode(messages) and not has_to_encode([{"role": "user", "content": "t"}])
+    assert as_sent(messages) == as_sent(question("t", "data:,", "other")) and not has_to_encode(messages)
 
 
 def test_all_else_matters():

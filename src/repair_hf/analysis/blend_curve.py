@@ -113,7 +113,7 @@ def curve(rows: pd.DataFrame) -> Curve:
         x, across = _scale(own["gained"], LEFT, WIDTH - RIGHT)
         y, up = _scale(own["kept"], top + PLOT, top)
         start = own[own["blend"] == 0].iloc[0]
-        taken: list[Box] = []
+        taken = [_dot(x(row.gained), y(row.kept)) for row in own.itertuples()]
         base = _labelled("base", x(start["gained"]), y(start["kept"]), taken)
         lines = []
         for place, (method, blends) in enumerate(own[own["blend"] > 0].groupby("method", sort=False)):
@@ -132,8 +132,7 @@ def curve(rows: pd.DataFrame) -> Curve:
 
 
 def _labelled(label: str, x: float, y: float, taken: list[Box]) -> Point:
-    """Put a label beside a point where it covers no earlier label or point; its own box is added to those taken."""
-    dot = (x - 4, y - 4, x + 4, y + 4)
+    """Put a label beside a point, where it covers no point and no earlier label; its own box joins those taken."""
     options = []
     for across, down, anchor in PLACES:
         end = x + across
@@ -142,8 +141,13 @@ def _labelled(label: str, x: float, y: float, taken: list[Box]) -> Point:
         covered = sum(_overlap(box, other) for other in taken) + max(0.0, box[2] - WIDTH) * TALL
         options.append((covered, Point(x, y, label, end, y + down, anchor), box))
     _, point, box = min(options, key=lambda option: option[0])
-    taken += [dot, box]
+    taken.append(box)
     return point
+
+
+def _dot(x: float, y: float) -> Box:
+    """Return the place of a point's circle."""
+    return x - 4, y - 4, x + 4, y + 4
 
 
 def _overlap(one: Box, other: Box) -> float:

@@ -146,7 +146,7 @@ def gain_rows(gains: Mapping[str, Mapping[str, Mapping[str, float]]], head: str)
 
 
 def blend_gain_rows(compared: Sequence[Mapping[str, Any]]) -> Rows:
-    """Return heads and rows of differences between blends, see `compare_blends`: averages and the verdict."""
+    """Return heads and rows of differences between blends, see `compare_blends`: of averages."""
     names = list(dict.fromkeys(name for row in compared for name in row["summary"]))
     rows = []
     for row in compared:
@@ -154,8 +154,8 @@ def blend_gain_rows(compared: Sequence[Mapping[str, Any]]) -> Rows:
         if row["chosen_on"] is not None:
             title += f", best on {row['chosen_on']}"
         cells = [difference_cell(name, row["summary"].get(name)) for name in names]
-        rows.append([title, *cells, row["verdict"]])
-    return ["difference", *map(label, names), "better?"], rows
+        rows.append([title, *cells])
+    return ["difference", *map(label, names)], rows
 
 
 def gain_lines(head: str, gains: Mapping[str, Mapping[str, float]]) -> str:

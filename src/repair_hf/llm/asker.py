@@ -16,7 +16,7 @@ from typing import Any
 
 from repair_hf.llm.answers import AnswerError, Schema, UnparsedAnswer, read_answer, response_format
 from repair_hf.llm.cost import Usage, count_tokens, price_per_token, token_bill
-from repair_hf.llm.keys import as_sent, question_key
+from repair_hf.llm.keys import as_sent, has_to_encode, question_key
 from repair_hf.llm.ledger import Ledger, Reply, Topic
 from repair_hf.llm.options import RequestOptions
 from repair_hf.llm.paid_model import PaidModel, Retries
@@ -169,7 +169,9 @@ class Asker(PaidModel):
         reply = self.ledger.find(key)
         is_new = key in self.collected
         if reply is None:
-            reply, is_new = await self._ask(key, topic, await asyncio.to_thread(as_sent, dict(request)))
+            # encoding takes milliseconds, in which the event loop would stand still; all else is faster than a thread
+            sent = await asyncio.to_thread(as_sent, dict(request)) if has_to_encode(request) else as_sent(request)
+            reply, is_new = await self._ask(key, topic, sent)
         self.collected.discard(key)
         self.usage.setdefault((topic.stage, topic.direction), Usage()).add(reply, replayed=not is_new)
         return reply, is_new

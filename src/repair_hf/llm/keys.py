@@ -37,6 +37,19 @@ class ImageURL(str):
             self._url = self._url or self._encode()
         return self._url
 
+    @property
+    def is_encoded(self) -> bool:
+        return bool(self._url)
+
+
+def has_to_encode(value: Any) -> bool:
+    """Return whether a request, or a part of one, has an image whose data URL is not made yet."""
+    if type(value) is dict:
+        value = list(value.values())
+    if type(value) is list:
+        return any(map(has_to_encode, value))
+    return type(value) is ImageURL and not value.is_encoded
+
 
 def as_sent(value: Any) -> Any:
     """Return a request, or a part of one, with the data URLs of its images."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,11 @@ def develop(picture: Image.Image, look: Look, rng: random.Random) -> Image.Image
         rng.shuffle(channels)
         picture = Image.merge("RGB", channels)
     if look.grain:
-        noise = np.random.default_rng(rng.randrange(2**32)).normal(0, look.grain, (picture.height, picture.width, 3))
+        noise = _grain(rng.randrange(2**32), look.grain, (picture.height, picture.width, 3))
         picture = Image.fromarray(np.clip(np.asarray(picture) + noise, 0, 255).astype(np.uint8))
     return picture
+
+
+@lru_cache(8)  # the candidates of an edit have the grain of their source
+def _grain(seed: int, deviation: float, shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, deviation, shape)
