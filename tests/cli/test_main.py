@@ -262,10 +262,9 @@ def test_the_suggested_command_is_quoted_for_a_shell(capsys):
 
 def test_a_suggested_output_does_not_exist_yet(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert unused("runs/train") == "runs/train"
-    for name in ("train", "train-2", "train-4"):
+    for name, suggested in {"train-4": "train", "train": "train-2", "train-2": "train-3"}.items():
         Path("runs", name).mkdir(parents=True)
-    assert unused("runs/train") == "runs/train-3"
+        assert unused("runs/train") == f"runs/{suggested}"
 
 
 def test_public_names_are_there_and_type_checkers_see_where():

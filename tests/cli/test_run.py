@@ -185,6 +185,7 @@ def test_a_first_round_made_by_itself_stays_and_ceilings_hold_for_all_rounds_tog
     write(tight, "synthesize", read(tight, "synthesize") | few)
     assert main(["run", str(tight), "--rounds", "2", "--min-gain", "-100"]) == 1
     shown = capsys.readouterr()
+    assert shown.out.count("$ repair-hf synthesize ") == 2  # round 1 may ask again: nothing was trained on its records
     assert f"Round 2: --max-calls {paid + 5} is reached: {paid + 5} answers and images are paid" in shown.err
     assert str(tight / "synthesize.yaml") in shown.err and f"--ledger {out / 'records' / FILE}" in shown.out
     assert answers(out) == paid and answers(out / "round-2") == 5

@@ -196,6 +196,8 @@ def test_the_first_items_that_changed_are_named(tmp_path):
     now = {name: text.replace("cow", "cat") if name > "3" else text for name, text in before.items()}
     with pytest.raises(UserError, match=rf"{tmp_path}/a was made from other pairs: 6 .*\(3.png, 4.png, 5.png, ...\)"):
         check_items(tmp_path / "a", items(now))
+    with pytest.raises(UserError, match=r"3 images and .*\(0.png, 1.png, 2.png\)"):
+        check_items(tmp_path / "a", items({f"{n}.png": "a cat" for n in range(3)}))
     with pytest.raises(UserError, match=r"1 images and .*\(0.png\)"):
         check_items(tmp_path / "a", items(before, {"0.png": "y"}))
 

@@ -18,6 +18,7 @@ from repair_hf.pairs.sources import read_source
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.runtime.command_line import parse
 from repair_hf.runtime.options import PairsOptions, UserError
+from repair_hf.runtime.redaction import without_secrets
 from repair_hf.runtime.texts import UnreadableText, parse_json, parse_yaml
 
 LOTS, SOME = 20_000, 1_000  # deeper than any parser goes, and than ours does: YAML takes a second for lots
@@ -167,3 +168,9 @@ def test_a_key_that_stands_twice_is_an_error_also_further_in():
         with pytest.raises(UnreadableText, match="stands there twice"):
             parse_yaml(text)
     assert parse_yaml("a: {seed: 1}\nb: {seed: 1}\n1: x\n'1': y\n")["b"] == {"seed": 1}
+
+
+@pytest.mark.parametrize(("length", "shown"), [(16, "key: <hidden>"), (15, "key: " + 15 * "k")])
+def test_a_value_of_16_characters_is_a_key_and_a_shorter_one_a_placeholder(length, shown, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", length * "k")
+    assert without_secrets("key: " + length * "k") == shown
