@@ -29,20 +29,18 @@ pytest_plugins = ["tiny_models", "sentence_models", "repaired_world"]
 
 # Files of over seven seconds of processor time come first, so that no worker begins one when the other is done.
 LONG = """
-    analysis/test_report.py cli/test_changed_pairs.py cli/test_demo.py
-    cli/test_run.py cli/test_stopped.py cli/test_synthesize.py cli/test_train.py encoder/test_distributed.py
-    evaluation/test_contrast.py hostile/test_commands.py hub/test_push.py llm/test_ceilings.py llm/test_faults.py
-    pairs/test_benchmarks.py
-    pairs/test_columns.py pairs/test_door.py runtime/test_texts.py study/test_study.py
-    synthesis/test_kill.py synthesis/test_processes.py tests/test_python.py tests/test_recipes.py
-    training/test_adapters.py training/test_checkpoints.py training/test_trainer.py
+    analysis/test_report.py cli/test_changed_pairs.py cli/test_demo.py cli/test_folders.py cli/test_run.py
+    cli/test_stopped.py cli/test_synthesize.py cli/test_train.py evaluation/test_contrast.py hostile/test_commands.py
+    hub/test_push.py llm/test_ceilings.py llm/test_faults.py pairs/test_benchmarks.py pairs/test_columns.py
+    pairs/test_door.py study/test_study.py synthesis/test_kill.py synthesis/test_processes.py tests/test_python.py
+    tests/test_recipes.py training/test_adapters.py training/test_checkpoints.py training/test_trainer.py
 """.split()
-# Files that share what takes long: the Hub's client, the process that others are forked from, a repaired world.
+# Files that share what takes long: the Hub's client, and the process that others are forked from.
 TOGETHER = {
-    "hub": ("test_push", "test_from_hub"),
+    "hub": ("hub/test_push", "hub/test_from_hub"),
     "children": tuple(
-        "cli/test_run test_distributed test_kill test_processes test_arrays test_run_folder test_simclr "
-        "test_transformers_serve llm/test_batches llm/test_ceilings llm/test_ledger".split()
+        "llm/test_batches llm/test_ceilings llm/test_ledger runtime/test_arrays runtime/test_run_folder study/test_simclr "
+        "synthesis/test_batches synthesis/test_hosted_stops synthesis/test_processes test_transformers_serve".split()
     ),
 }
 
