@@ -39,8 +39,9 @@ LONG = """
 TOGETHER = {
     "hub": ("hub/test_push", "hub/test_from_hub"),
     "children": tuple(
-        "llm/test_batches llm/test_ceilings llm/test_ledger runtime/test_arrays runtime/test_run_folder study/test_simclr "
-        "synthesis/test_batches synthesis/test_hosted_stops synthesis/test_processes test_transformers_serve".split()
+        "llm/test_batches llm/test_ceilings llm/test_ledger runtime/test_arrays runtime/test_run_folder "
+        "study/test_simclr synthesis/test_batches synthesis/test_hosted_stops synthesis/test_processes "
+        "test_transformers_serve".split()
     ),
 }
 
