@@ -60,6 +60,9 @@ def test_the_first_comparison_of_the_newest_evaluation_decides(tmp_path):
         compared = [("one", "plain", gain, gain + 0.1), ("two", "plain", -0.4, -0.3)]
         evaluated(tmp_path / f"round-{number}" / "evaluate", shares, *compared)
     assert findings(tmp_path)[0].note.startswith("Yes: round-10--evaluate--one − round-10--evaluate--plain is +15.0 [")
+    evaluated(tmp_path / "a", shares, ("two", "plain", -0.4, -0.3), split="test")
+    note = findings(tmp_path)[0].note
+    assert note.startswith("No: a--two − a--plain is ") and "on the split test. a--plain was trained without" in note
 
 
 def test_the_same_comparison_in_two_folders_counts_once(tmp_path):

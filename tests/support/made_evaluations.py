@@ -16,15 +16,19 @@ def finish(folder: Path, command: str = "evaluate") -> Path:
 
 
 def evaluated(
-    folder: Path, shares: dict[str, float], *gains: tuple[str, str, float, float], images: int = 1000
+    folder: Path,
+    shares: dict[str, float],
+    *gains: tuple[str, str, float, float],
+    images: int = 1000,
+    split: str = "validation",
 ) -> None:
     """Write what `repair-hf evaluate` leaves: R@1 by model, and a model, its baseline and the bounds of their gain."""
     metrics = {
-        name: {"t2i_R@1": share, "intervals": {"t2i_R@1": [share, share]}, "n_images": images, "model": name}
+        name: {"t2i_R@1": share, "intervals": {"t2i_R@1": [share, share]}, "model": name}
         for name, share in shares.items()
     }
     for own in metrics.values():
-        own["random"] = {"t2i_R@1": 1 / images}
+        own |= {"random": {"t2i_R@1": 1 / images}, "n_images": images, "split": split}
     for name in shares if len(shares) > 1 else ("",):
         own = metrics.get(name) or metrics[next(iter(shares))]
         (finish(folder / name) / "metrics.json").write_text(json.dumps(own))

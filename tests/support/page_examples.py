@@ -45,7 +45,12 @@ def write_pages(folder: Path, records_folder: Path, pairs: Pairs, records: Datas
     """Write all static pages; return their paths by name."""
     run, empty = shutil.copytree(records_folder, folder / "run"), folder / "empty"
     shares = dict.fromkeys(("i2t_R@1", "t2i_R@1", "contrast_caption", "web_t2i_R@1"), 0.5)
-    own = shares | {"intervals": dict.fromkeys(shares, [0.25, 0.75]), "random": shares, "n_images": 1000}
+    own = shares | {
+        "intervals": dict.fromkeys(shares, [0.25, 0.75]),
+        "random": shares,
+        "n_images": 1000,
+        "split": "test",
+    }
     gain = {"difference": 0.5, "low": 0.25, "high": 0.75}
     gains, means = dict.fromkeys(shares, gain), dict.fromkeys(("mean_R@1", "kept_R@1", "contrast"), gain)
     repair = {"model": LONG, "reference": "plain", "queries": {"t2i": {"repaired": 1}}, "verdict": "yes"}

@@ -38,8 +38,10 @@ class Evaluations:
 
     @property
     def decisive(self) -> Comparison | None:
-        """The first comparison of the newest evaluation: what the run is judged by."""
-        newest = [repair for repair in self.repairs if repair.model.parent == self.repairs[-1].model.parent]
+        """The first comparison of the newest evaluation, on the split `test` if there is one: it judges the run."""
+        on_test = [repair for repair in self.repairs if self.measured[repair.model]["split"] == "test"]
+        repairs = on_test or self.repairs
+        newest = [repair for repair in repairs if repair.model.parent == repairs[-1].model.parent]
         return newest[0] if newest else None
 
     @cached_property

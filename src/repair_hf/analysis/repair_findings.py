@@ -66,16 +66,17 @@ def blend_finding(evaluations: Evaluations) -> Finding | None:
 
 
 def _answer(evaluations: Evaluations, decisive: Comparison) -> str:
-    row, plain = decisive.row, evaluations.names[decisive.reference]
+    row, plain, measured = decisive.row, evaluations.names[decisive.reference], evaluations.measured[decisive.model]
     gains = [
         f"{difference_cell(metric, row['differences'][metric]).strip(' *')} in {label(metric)}"
         for metric in RECALL
         if metric in row["differences"]
     ]
     return (
-        f"{row['verdict'].capitalize()}: {evaluations.title(decisive)} is {' and '.join(gains)}, in points. "
+        f"{row['verdict'].capitalize()}: {evaluations.title(decisive)} is {' and '.join(gains)}, in points, "
+        f"on the split {measured['split']}. "
         f"{plain} was trained without records, from the same base, for as many steps. "
-        f"{too_few(evaluations.measured[decisive.model]['n_images'])}".rstrip()
+        f"{too_few(measured['n_images'])}".rstrip()
     )
 
 
