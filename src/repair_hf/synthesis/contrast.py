@@ -41,7 +41,7 @@ from repair_hf.runtime.stage import Stage
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.contrast_items import REASONS, Item, ItemMaker, draw_items
 from repair_hf.synthesis.estimate import counting, stage_cost
-from repair_hf.synthesis.loop import run_to_end, work_through
+from repair_hf.synthesis.loop import run_to_end, run_to_stop, work_through
 from repair_hf.synthesis.models import (
     check_models,
     local_weights,
@@ -190,17 +190,14 @@ class ContrastSet:
         return stages
 
     def _make(self, folder: Path, ledger: Ledger) -> tuple[dict[str, Any], BaseException | None]:
-        start, stop = time.perf_counter(), None
+        start = time.perf_counter()
         asker, images = open_asker(self.llm, ledger), None
         if self.has_editor:
             editor = open_editor(self.editor, self.llm, ledger)
             how: dict[str, Any] = {"seed": self.options.seed, "save_as": self.editor.editor_format}
             images = Candidates(editor, self.sources, ledger.folder, count=1, **how)
         self.stage.begin()
-        try:
-            run_to_end(self._work(self._maker(asker, images)))
-        except (RunStopped, KeyboardInterrupt) as error:
-            stop = error
+        stop = run_to_stop(self._work(self._maker(asker, images)))
         done = [item for item in self.items if item.is_finished]
         kept = [item for item in done if item.reason is None]
         kinds = Counter(item.kind for item in kept)

@@ -16,9 +16,8 @@ from repair_hf.llm.asker import Asker
 from repair_hf.records.columns import DIRECTIONS, DROPPED_FEATURES
 from repair_hf.records.dataset import build, save_records
 from repair_hf.runtime.progress import Progress
-from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.checks import ALL, Checks, check_edits, to_check
-from repair_hf.synthesis.loop import run_to_end
+from repair_hf.synthesis.loop import run_to_stop
 from repair_hf.synthesis.options import SynthesizeOptions
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.selection import Selection, select_captions, select_images
@@ -131,11 +130,8 @@ class Finish:
         if stop is not None or not numbers:
             return checks, stop
         queue = map(self.tasks.read, numbers)
-        try:
-            run_to_end(check_edits(checks, queue, self.selections, asker, self.builder, replaces=count == ALL))
-        except (RunStopped, KeyboardInterrupt) as error:
-            return checks, error
-        return checks, None
+        work = check_edits(checks, queue, self.selections, asker, self.builder, replaces=count == ALL)
+        return checks, run_to_stop(work)
 
     def save(self, checks: Checks) -> tuple[Dataset, Dataset]:
         """Write the records and the dropped failures, in the order of the failures.

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from repair_hf.llm.asker import Asker, Deferred
+from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
 
 T = TypeVar("T")
@@ -55,6 +56,15 @@ async def work_through(
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
     await asker.submit()
+
+
+def run_to_stop(work: Coroutine[Any, Any, None]) -> RunStopped | KeyboardInterrupt | None:
+    """Run to the end, or until something stops the run, and return what: what was finished before can be saved."""
+    try:
+        run_to_end(work)
+    except (RunStopped, KeyboardInterrupt) as stop:
+        return stop
+    return None
 
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:

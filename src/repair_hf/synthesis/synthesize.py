@@ -38,7 +38,7 @@ from repair_hf.synthesis.checks import ALL
 from repair_hf.synthesis.finished import Finish, FinishedTasks, TaskFile
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
-from repair_hf.synthesis.loop import run_to_end, work_through
+from repair_hf.synthesis.loop import run_to_stop, work_through
 from repair_hf.synthesis.models import (
     check_models,
     local_weights,
@@ -233,13 +233,9 @@ class Synthesis:
         how: Any = {"count": self.options.candidates, "seed": self.options.seed, "save_as": self.editor.editor_format}
         candidates = Candidates(editor, self.builder.sources, ledger.folder, **how)
         finished = TaskFile(folder / f".finished-{everyone.index}.tmp", len(self.failures))
-        stop: BaseException | None = None
-        try:
-            run_to_end(self._work(asker, candidates, finished))
-        except (RunStopped, KeyboardInterrupt) as error:
-            if everyone.count > 1 and isinstance(error, KeyboardInterrupt):
-                raise
-            stop = error
+        stop: BaseException | None = run_to_stop(self._work(asker, candidates, finished))
+        if everyone.count > 1 and isinstance(stop, KeyboardInterrupt):
+            raise stop
         why = None if stop is None else str(stop)
         reports = everyone.gather((why, finished, candidates.made, candidates.reused, asker.usage))
         reasons = [f"process {index}: {why}" for index, (why, *_) in enumerate(reports) if why is not None]
