@@ -64,8 +64,8 @@ def _print_estimate(wanted: Any) -> None:
     llm, editor = wanted.llm, wanted.editor
     stages = wanted.estimate(*costs.list_prices(llm, editor))
     rows = [
-        (one.stage, one.llm_calls, one.image_calls, *costs.estimated(one))
-        for one in (*stages, costs.add_stages(stages))
+        (stage.stage, stage.llm_calls, stage.image_calls, *costs.estimated(stage))
+        for stage in (*stages, costs.add_stages(stages))
     ]
     print_table(("", "LLM calls", "images", "K tokens in", "K out", "dollars"), rows)
     print(

@@ -54,7 +54,8 @@ def perform(command: str, *options: Any, dry_run: bool = False) -> None:
         dry_run: Print only.
     """
     name, _, action = command.partition(" ")
-    typed = [word for one in options for word in flags(one.changed if hasattr(one, "changed") else changed(one))]
+    values = [group.changed if hasattr(group, "changed") else changed(group) for group in options]
+    typed = [word for of_group in values for word in flags(of_group)]
     print(("" if dry_run else "\n") + f"$ repair-hf {shlex.join([*command.split(), *typed])}")
     if dry_run:
         return

@@ -83,7 +83,8 @@ def _print_estimate(synthesis: Any) -> None:
     from repair_hf.synthesis.estimate import estimate_run, rehearse
     from repair_hf.synthesis.models import prompts_of
 
-    llm, editor, options = synthesis.llm, synthesis.editor, synthesis.options
+    llm, editor = synthesis.llm, synthesis.editor
+    options = synthesis.options
     price, image_price = costs.list_prices(llm, editor)
     mined, in_full = Counter(synthesis.failures["direction"]), Counter(synthesis.new["direction"])
     # for what is saved, the price of a direction is wanted that is left out

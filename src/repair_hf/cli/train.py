@@ -75,11 +75,14 @@ def _suggest(pairs_options: PairsOptions, output: str, options: TrainOptions, co
     """Name the next commands: with records, first the same training without them, which shows what they add."""
     models = [options.model, output]
     if options.records:
-        plain, how = f"{output}-plain", changed(options) | {"records": None, "records_revision": None}
+        plain = f"{output}-plain"
+        without_records = changed(options) | {"records": None, "records_revision": None}
         models.insert(1, plain)
         if not (Path(plain) / "summary.json").is_file():
             why = "Train once more without the records, and compare: the difference shows what they add."
-            suggest("train", *flags(changed(pairs_options) | how | config.changed), "--output", plain, why=why)
+            suggest(
+                "train", *flags(changed(pairs_options) | without_records | config.changed), "--output", plain, why=why
+            )
     validation = changed(pairs_options) | {"split": "validation"}
     suggest("evaluate", *models, *flags(validation), "--output", unused(f"{output}-validation"))
 

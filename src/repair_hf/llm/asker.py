@@ -83,12 +83,14 @@ class Asker(PaidModel):
         options = options or RequestOptions()
         self.price = (0.0, 0.0) if provider else price or price_per_token(model, batch=self.is_batch)
         super().__init__(model, ledger, options, has_price=self.price is not None, retries=retries)
-        self.base_url, self.attempts = base_url, options.answer_attempts
+        self.base_url = base_url
+        self.attempts = options.answer_attempts
         self.prompts, self._prompt_digest = prompts, prompts.digest()
         self.usage: dict[tuple[str, str], Usage] = {}
         self.collected: set[str] = set()  # keys of answers that came with a batch in this run
         self._provider, self._stated_price = provider, price
-        self._billed_as, self._answerers = model, set[str]()
+        self._billed_as = model
+        self._answerers: set[str] = set()  # models that have answered, in the provider's words
         self._reasoning = {"reasoning_effort": options.reasoning_effort} if options.reasoning_effort else {}
         self._thinking_room = 0
         self._form, self._may_take_schema = "schema", False

@@ -122,7 +122,8 @@ class BatchAsker(Asker):
         if not self._lines:
             return
         content = ("batch.jsonl", b"".join(self._lines.values()), "application/jsonl")
-        keys, self._lines, self._size = list(self._lines), {}, 0
+        keys = list(self._lines)
+        self._lines, self._size = {}, 0
         file = (await self._call("create_file", file=content, purpose="batch")).id
         async with self.ledger.transaction(is_paid=True):
             update = "UPDATE call SET batch = ?, owner = NULL WHERE key = ?"

@@ -27,7 +27,8 @@ class ImageURL(str):
 
     def __new__(cls, source: str, encode: Callable[[], str]) -> ImageURL:
         self = super().__new__(cls, source)
-        self._encode, self._url, self._lock = encode, "", Lock()
+        self._encode, self._lock = encode, Lock()
+        self._url = ""
         return self
 
     @property

@@ -66,7 +66,8 @@ class Ledger:
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory() if path is None else None
         self.path = Path(path or f"{self._temporary.name}/{FILE}")  # type: ignore[union-attr]
-        self.run, self.max_usd, self.max_calls = run, max_usd, max_calls
+        self.run = run
+        self.max_usd, self.max_calls = max_usd, max_calls
         self.path.parent.mkdir(parents=True, exist_ok=True)
         process = psutil.Process()
         self._owner = f"{process.pid} {process.create_time()} {secrets.token_hex(4)}"

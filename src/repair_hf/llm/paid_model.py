@@ -118,7 +118,8 @@ class PaidModel:
                 f"`max_usd` cannot be enforced: no list price is known for {model!r}. "
                 "State it with --price or --editor-price, or use `max_calls`, which limits answers and hosted images."
             )
-        self.model, self.ledger, self.retries = model, ledger, retries or Retries()
+        self.model, self.ledger = model, ledger
+        self.retries = retries or Retries()
         self.concurrency, self.timeout = options.concurrency, options.timeout
         places = max(options.concurrency // processes().count, 1)
         self.circuit = Circuit(options.max_error_rate, places)
@@ -127,7 +128,9 @@ class PaidModel:
         self._tasks: dict[str, asyncio.Task[tuple[Reply, bool]]] = {}
         self._on_wire: set[asyncio.Task | None] = set()
         self._is_drained = False
-        self._pauses, self._paused_at, self._open_at = 0, 0.0, 0.0  # 429s in a row; the last one; when they end
+        self._pauses = 0  # 429s in a row
+        self._paused_at = 0.0  # the last of them
+        self._open_at = 0.0  # when requests may be sent again
         self._logged_at = -LOG_EVERY
 
     def enter_loop(self) -> None:

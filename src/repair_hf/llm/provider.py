@@ -66,7 +66,8 @@ class PassingError(Exception):
         may_be_billed: bool = False,
     ) -> None:
         super().__init__(reason)
-        self.named_wait, self.is_rate_limit, self.may_be_billed = named_wait, is_rate_limit, may_be_billed
+        self.named_wait = named_wait
+        self.is_rate_limit, self.may_be_billed = is_rate_limit, may_be_billed
 
 
 class UnreadableReply(PassingError):
@@ -84,7 +85,8 @@ def as_error(error: Exception, model: str) -> Exception:
     """Return what an exception of LiteLLM's means, as an error of this file."""
     import httpx
 
-    litellm, reason, causes = load_litellm(), reason_of(error), list(_causes(error))
+    litellm, reason = load_litellm(), reason_of(error)
+    causes = list(_causes(error))
     status = getattr(error, "status_code", None)
     has_response = any(isinstance(cause, httpx.HTTPStatusError) for cause in causes)
     has_no_reply = any(isinstance(cause, httpx.TransportError) for cause in causes)

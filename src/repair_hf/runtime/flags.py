@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser, kind: type, *, is_brief: bool
     """
     headings = dict.fromkeys(_heading(owner) for owner in kind.__mro__)
     groups = {heading: parser.add_argument_group(heading) for heading in headings}
-    hints, actions, hidden = get_type_hints(kind), [], getattr(kind, "_without_flag", ())
+    hints, hidden = get_type_hints(kind), getattr(kind, "_without_flag", ())
+    actions = []
     for field in fields(kind):
         word_type = _word_type(hints[field.name])
         keywords = _keywords(word_type)

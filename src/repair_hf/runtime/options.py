@@ -60,7 +60,9 @@ class Declaration(str):
 
     def __new__(cls, help: str, neutral: bool = False, main: bool = False, bounds: Any = None) -> Declaration:
         declaration = super().__new__(cls, help.replace("%", "%%"))  # argparse expands a single percent sign
-        declaration.neutral, declaration.main, declaration.bounds = neutral, main, bounds or {}
+        declaration.neutral = neutral
+        declaration.main = main
+        declaration.bounds = bounds or {}
         return declaration
 
     neutral: bool

@@ -61,7 +61,8 @@ def name_with_digest(model: str) -> str:
     """
     if not Path(model).is_dir():
         return model
-    folder, hashed, piece = Path(model).resolve(), hashlib.sha256(), 2**20
+    folder = Path(model).resolve()
+    hashed, piece = hashlib.sha256(), 2**20
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         size = path.stat().st_size
         hashed.update(f"{path.relative_to(folder).as_posix()} {size}\n".encode())

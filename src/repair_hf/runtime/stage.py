@@ -72,9 +72,12 @@ class Stage:
         writes: Iterable[str] = (),
         otherwise: str = "Give another --output, or delete the folder.",
     ) -> None:
-        self._otherwise, self._has_begun = otherwise, False
-        self.command, self.folder = command, None if output is None else Path(output)
-        self.items, self.needs, self.writes = items, list(needs), list(writes)
+        self.command = command
+        self.folder = None if output is None else Path(output)
+        self.items = items
+        self.needs, self.writes = list(needs), list(writes)
+        self._otherwise = otherwise
+        self._has_begun = False
         self._neutral = set(neutral).union(*map(neutral_names, options))
         values = {field.name: getattr(group, field.name) for group in options for field in fields(group) if field.init}
         self.config: dict[str, Any] = hide_keys(as_json(values | dict(inputs or {})))

@@ -194,8 +194,8 @@ class ContrastSet:
         asker, images = open_asker(self.llm, ledger), None
         if self.has_editor:
             editor = open_editor(self.editor, self.llm, ledger)
-            how: dict[str, Any] = {"seed": self.options.seed, "save_as": self.editor.editor_format}
-            images = Candidates(editor, self.sources, ledger.folder, count=1, **how)
+            settings: dict[str, Any] = {"seed": self.options.seed, "save_as": self.editor.editor_format}
+            images = Candidates(editor, self.sources, ledger.folder, count=1, **settings)
         self.stage.begin()
         stop = run_to_stop(self._work(self._maker(asker, images)))
         done = [item for item in self.items if item.is_finished]

@@ -104,8 +104,9 @@ def stage_cost(
     """Return what calls and images of a stage take; a call has as many tokens as those that were rehearsed (`use`)."""
     answered = max(use.calls, 1)
     tokens = calls * use.prompt_tokens / answered, calls * use.completion_tokens / answered
-    at = zip((*tokens, images), (*(price or (None, None)), image_price), strict=True)
-    dollars = add_up(each and amount * each for amount, each in at if amount)
+    amounts, prices = (*tokens, images), (*(price or (None, None)), image_price)
+    parts = [(amount, unit) for amount, unit in zip(amounts, prices, strict=True) if amount]
+    dollars = add_up(unit and amount * unit for amount, unit in parts)
     return StageCost(stage, direction, calls, images, *tokens, dollars)
 
 

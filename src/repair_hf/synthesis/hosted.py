@@ -78,7 +78,8 @@ class HostedEditor(PaidModel):
         self.worst = worst_price(model, price) or 0.0
         super().__init__(model, ledger, options, has_price=worst_price(model, price) is not None, retries=retries)
         self.id, self.prompts = f"{model}?size={size}{prompts.mark}", prompts
-        self.base_url, self.size, self.price = base_url, size, price
+        self.base_url = base_url
+        self.size, self.price = size, price
         self.usage = Usage()
 
     async def edit(self, source: bytes, instruction: str, paths: Sequence[Path]) -> list[str]:

@@ -147,19 +147,20 @@ def open_asker(options: LLMOptions, ledger: Ledger) -> Asker:
     from repair_hf.llm.batch_asker import BatchAsker
     from repair_hf.toyworld import oracle
 
-    place, name, count = find_llm(options), options.llm, processes().count
+    place, name = find_llm(options), options.llm
+    count = processes().count
     if options.batch and (place != "litellm" or count > 1):
         why = f"{count} processes" if count > 1 else f"--llm {name}, which answers at once"
         raise UserError(f"`batch` needs one process and a provider with a batch API, got {why}; leave it out.")
     if options.reasoning_effort is not None and place != "litellm":
         raise UserError(f"`reasoning_effort` needs a provider, and --llm {name} has none; leave it out.")
-    how: dict[str, Any] = {"options": options, "prompts": prompts_of(options)}
+    settings: dict[str, Any] = {"options": options, "prompts": prompts_of(options)}
     if place == "world":
-        return Asker(name_of(name, LLMS), ledger, provider=oracle.provider(name), **how)
+        return Asker(name_of(name, LLMS), ledger, provider=oracle.provider(name), **settings)
     if place == "python":
-        return Asker(name, ledger, provider=own_llm(name), **how)
+        return Asker(name, ledger, provider=own_llm(name), **settings)
     kind = BatchAsker if options.batch else Asker
-    return kind(name, ledger, base_url=options.llm_base_url, price=stated_price(options), **how)
+    return kind(name, ledger, base_url=options.llm_base_url, price=stated_price(options), **settings)
 
 
 def editor_price(options: EditorOptions, llm: LLMOptions) -> tuple[float, float] | None:

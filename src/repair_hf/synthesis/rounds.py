@@ -51,8 +51,8 @@ def names_in(folder: Path) -> set[Name]:
 
 def records_of_rounds(run: Path) -> list[Path]:
     """Return the folders `round-N/records` of a run's folder, by N."""
-    found = [(path.parent.name.removeprefix("round-"), path) for path in run.glob("round-*/records")]
-    return [path for _, path in sorted((int(name), path) for name, path in found if name.isdecimal())]
+    numbered = [(path.parent.name.removeprefix("round-"), path) for path in run.glob("round-*/records")]
+    return [path for _, path in sorted((int(number), path) for number, path in numbered if number.isdecimal())]
 
 
 def _names(table: Dataset) -> list[Name]:

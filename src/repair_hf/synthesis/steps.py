@@ -47,8 +47,9 @@ async def repair(
             task.candidates = await candidates.make(task.at["fp"], task.instruction)
         else:
             caption = builder.shown(task, "fp")["fp"]
-            how: Any = {"candidates": options.candidates, "seed": options.seed}
-            task.candidates = await edit_caption(asker, caption, task.instruction, **how)
+            task.candidates = await edit_caption(
+                asker, caption, task.instruction, candidates=options.candidates, seed=options.seed
+            )
     except (AnswerError, UnreadableImage) as error:
         task.drop(error.drop_reason, str(error))
 
@@ -87,8 +88,11 @@ async def edit_caption(
 
 async def write(asker: Asker, messages: list[dict], stage: str, *, candidates: int, seed: int) -> list[str | None]:
     """Ask for several texts, as `usable` returns them; errors are those of `usable`."""
-    how: dict[str, Any] = {"schema": Written, "temperature": TEMPERATURE, "max_tokens": MAX_TOKENS, "seed": seed}
-    questions = [asker.ask(messages, stage=stage, direction="i2t", sample=m, **how) for m in range(candidates)]
+    sampling: dict[str, Any] = {"temperature": TEMPERATURE, "max_tokens": MAX_TOKENS, "seed": seed}
+    questions = [
+        asker.ask(messages, stage=stage, direction="i2t", schema=Written, sample=m, **sampling)
+        for m in range(candidates)
+    ]
     answers = await asyncio.gather(*questions, return_exceptions=True)
     for answer in answers:
         if isinstance(answer, BaseException) and not isinstance(answer, AnswerError):

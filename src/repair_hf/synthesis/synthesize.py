@@ -200,8 +200,7 @@ class Synthesis:
             UserError, RunStopped: As `synthesize`.
         """
         stop: BaseException | None = None
-        summary, place = self.stage.summary, self.stage.folder
-        assert place is not None, "records are written"
+        summary = self.stage.summary
         if summary is not None and self.is_done:
             return summary
         check_models(self.llm, self.editor)
@@ -229,9 +228,11 @@ class Synthesis:
         Raises:
             KeyboardInterrupt: With several processes, of which the others may be gone.
         """
-        start, everyone, ledger = time.perf_counter(), processes(), asker.ledger
-        how: Any = {"count": self.options.candidates, "seed": self.options.seed, "save_as": self.editor.editor_format}
-        candidates = Candidates(editor, self.builder.sources, ledger.folder, **how)
+        start = time.perf_counter()
+        everyone, ledger = processes(), asker.ledger
+        settings: Any = {"count": self.options.candidates, "seed": self.options.seed}
+        settings["save_as"] = self.editor.editor_format
+        candidates = Candidates(editor, self.builder.sources, ledger.folder, **settings)
         finished = TaskFile(folder / f".finished-{everyone.index}.tmp", len(self.failures))
         stop: BaseException | None = run_to_stop(self._work(asker, candidates, finished))
         if everyone.count > 1 and isinstance(stop, KeyboardInterrupt):
@@ -289,7 +290,8 @@ class Synthesis:
             bar.set_postfix_str(f"{edited} edited, {outcomes.total() - edited} dropped, {paid}", refresh=False)
             bar.update()
 
-        editor, queues = candidates.editor, [self.builder.tasks(self.failures, way, owns) for way in DIRECTIONS]
+        editor = candidates.editor
+        queues = [self.builder.tasks(self.failures, way, owns) for way in DIRECTIONS]
         total = len(self.failures) // everyone.count
         with Progress(total=total, desc="Repairing", unit=" failures", smoothing=0.05) as bar:
             await work_through(asker, queues, work, candidates)
