@@ -98,6 +98,11 @@ READ = {
         {"red_circle.png": ["a", "5"]}, {"missing_image": 1, "empty_caption": 1, "image_without_captions": 1}),
     "columns of one name": ("a.csv", "image,caption,caption,,caption\nred_circle.png,a,b,7,c\nred_square.png,d,,,e",
         {"red_circle.png": ["a", "b", "c"], "red_square.png": ["d", "e"]}, {"empty_caption": 1}),
+    "numbers of rows": ("a.csv", "image,caption,id\nred_circle.png,a,7\nred_square.png,b,8",
+        {"red_circle.png": ["a"], "red_square.png": ["b"]}, {}),
+    "an image in the first of its rows": (
+        "a.csv", "image_id,image,caption\nx,red_circle.png,a\nx,,b\ny,red_square.png,c",
+        {"x": ["a", "b"], "y": ["c"]}, {}),
     "tabs of one name": ("a.tsv", "image\tcaption\tcaption\nred_circle.png\ta\tb", {"red_circle.png": ["a", "b"]}, {}),
     "a list of JSON": ("a.json", "\ufeff " + json.dumps([RED_SQUARE, "no object"]),
         {"red_square.png": ["b"]}, {"malformed_row": 1}),
