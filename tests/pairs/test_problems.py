@@ -12,7 +12,7 @@ import numpy as np
 import PIL.Image
 import pyarrow.parquet as pq
 import pytest
-from datasets import Dataset, Features, Image, Value
+from datasets import Dataset, DatasetDict, Features, Image, Value
 
 from repair_hf.pairs.dataset import Pairs, Problem, load_pairs, load_wanted, loading_once
 from repair_hf.pairs.wording import bare_caption
@@ -69,6 +69,15 @@ def test_bad_rows_of_a_dataset(tmp_path):
     pairs = load_pairs(tmp_path, split="all")  # nothing is fetched from the address
     assert kinds(pairs) == {"missing_image": 2, "corrupt_image": 1, "empty_caption": 1, "image_without_captions": 1}
     assert pairs.images["image_id"][:] == ["train-0000000"]
+
+
+def test_a_split_without_rows(pairs_folder):
+    data = as_dataset(pairs_folder).add_column("shop", ["x"] * 12)
+    parts = DatasetDict({"train": data, "test": data.select([])})
+    assert len(load_pairs(parts, split="all", group="shop").images) == 12
+    for options in ({}, {"group": "shop"}):
+        with pytest.raises(UserError, match="holds no usable image with a caption: it is empty"):
+            load_pairs(DatasetDict({"test": parts["test"]}), split="test", **options)
 
 
 def test_strict_refuses(folder):

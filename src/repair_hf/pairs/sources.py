@@ -254,8 +254,8 @@ def _stored_images(
     images = anchored(concatenate_datasets(of_columns), "image", folder_of(options))
     image = has_image.argmax(0)[place] * len(whole) + place
     paths = pc.struct_field(images.with_format("arrow")["image"][:], "path")
-    rows = pd.DataFrame({"image": image, "name": _row_names(sizes, np.arange(len(image)))})
-    rows["file"] = pd.Series(paths.take(pa.array(image)).to_pylist(), dtype=object)
+    names, files = _row_names(sizes, np.arange(len(image))), paths.take(pa.array(image)).to_pylist()
+    rows = pd.DataFrame({"image": image, "name": np.array(names, object), "file": np.array(files, object)})
     is_own = is_in_memory or Path(options.pairs).exists()
     faults = {} if is_own else misplaced(images, "image", own_folders(options.pairs))
     rows["is_lost"] = rows["image"].isin(list(faults))
