@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 from math import ceil
 
 import pytest
@@ -107,12 +108,13 @@ def test_batches_take_what_the_ceiling_has_room_for(tmp_path, room, taken, outco
 @pytest.mark.parametrize("is_created", [True, False])
 def test_a_kill_between_the_file_and_the_batch(tmp_path, is_created):
     """A batch that was created is found by its file; nothing is submitted twice."""
-    children = []
+    children, is_started = [], threading.Event()
 
     class Killing(Server):
         def create(self, data: bytes) -> None:
             if is_created:
                 self.batches.post("/v1/batches", "application/json", data)
+            assert is_started.wait(60)
             os.kill(children[0].pid, signal.SIGKILL)  # its end is awaited below
 
     with Killing() as server:
@@ -127,6 +129,7 @@ def test_a_kill_between_the_file_and_the_batch(tmp_path, is_created):
 
         server.batches.post = kill_once
         children.append(Child(run_in_child, tmp_path, server.url(), 5))
+        is_started.set()
         assert children[0].wait() == -9
         assert {row["batch"][:5] for row in rows(tmp_path, "submitted")} == {"file:"}
         first = run(tmp_path, server.url(), texts(0, 5))

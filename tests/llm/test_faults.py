@@ -11,10 +11,12 @@ from provider_server import KEY, Script, Wire, error
 
 from repair_hf.llm import paid_model
 from repair_hf.llm.answers import FailedAnswer, RefusedAnswer, UnparsedAnswer
+from repair_hf.llm.paid_model import Retries
 from repair_hf.llm.provider import ProviderError
 from tests.llm.asking import BILLS, GOOD, Verdict
 
 CASES = [pytest.param(row, shape, id=f"{row.sent}-{shape}") for row in ROWS for shape in row.shapes]
+PATIENT = Retries(attempts=20, first_wait=0.01)  # a busy machine may not even send a request in 0.3 s
 both_shapes = pytest.mark.parametrize("shape", ["openai", "gemini"])
 # What comes of a question whose provider sends the same for ever, and how many requests it takes with three attempts.
 ENDS = {
@@ -35,7 +37,8 @@ def test_what_happens_and_what_is_counted(row: Row, shape, ask, tmp_path, monkey
     script = Script(wire, GOOD)
     end, requests = ENDS.get(row.then, (None, 1))
     if requests > 1 or row.then == "used":
-        answer, _ = ask(script, shape=shape, first_timeout=0.3 if wire.delay else None)
+        slow = {"first_timeout": 0.3, "asker": {"retries": PATIENT}} if wire.delay else {}
+        answer, _ = ask(script, shape=shape, **slow)
         assert answer == Verdict(valid=True, reason="it fits")
         assert len(script.questions) == min(requests, 2)
     else:

@@ -109,7 +109,7 @@ ROWS = [
     Row("values of wrong types", "asked again", "tokens", _body(_lists)),
     Row("prose in place of JSON", "asked again", "tokens", _body(lambda text: "I have compared the two.")),
     Row("JSON in a fence", "used", "tokens", _body(lambda text: f"```json\n{text}\n```")),
-    Row("prose around JSON", "used", "tokens", _body(lambda text: f"I looked closely.\n{text}\nThat is all.")),
+    Row("prose around JSON, also with braces before it", "used", "tokens", _body(lambda text: f"{{a}} {text} b")),
     Row("no usage", "used", "worst", _body(str, usage=None), ("openai",)),
     Row("a negative count of tokens", "used", "worst", _usage(prompt_tokens=-5), ("openai",)),
     Row("a refusal", "refused", "tokens", _refusal),
