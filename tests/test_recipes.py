@@ -82,7 +82,11 @@ def test_the_stages_of_a_recipe_fit_together(folder):
             assert part.casefold() in readme.casefold(), part
 
 
-@pytest.mark.parametrize("folder", [each for each in FOLDERS if each.name != "toy"], ids=lambda folder: folder.name)
+SLOW = {"coco30k-vit-l14": pytest.mark.slow}  # it differs from coco30k by its model alone
+REHEARSED = [pytest.param(each, marks=SLOW.get(each.name, ())) for each in FOLDERS if each.name != "toy"]
+
+
+@pytest.mark.parametrize("folder", REHEARSED, ids=lambda folder: folder.name)
 def test_recipe_is_rehearsed(folder, pairs_folder, clip_folder, models, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GEMINI_API_KEY", "none")

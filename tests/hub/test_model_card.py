@@ -56,6 +56,8 @@ def test_the_model_card_tells_it_all(trained, results):
     assert data.base_model == "openai/clip-vit-base-patch32" and data.datasets == ["me/x-repair", "me/photos"]
     assert data.library_name == "transformers" and data.license == "mit"
     found = {result.metric_name: result.metric_value for result in data.eval_results}
+    types = {result.metric_name: result.metric_type for result in data.eval_results}
+    assert types["I2T R@10"] == "recall" and types["T2I MRR"] == "mrr"
     assert found["I2T R@1"] == 0.73 and len(found) == 8 and data.eval_results[0].dataset_type == "me/photos"
     for text in (
         'AutoModel.from_pretrained("me/clip-repair")',
