@@ -138,10 +138,3 @@ def test_a_product_in_two_splits_of_the_source_is_an_error(products):
     load_pairs(folder / "saved", image_folder=folder)
     with pytest.raises(UserError, match=r"has 1 groups in several splits, such as `q3` in \['test', 'train'\]"):
         load_pairs(folder / "saved", image_folder=folder, group="product")
-
-
-def test_a_group_that_no_row_has(products):
-    folder, rows = products
-    write(folder, [{"image": row["image"], "captions": ["a"]} for row in rows])
-    with pytest.raises(UserError, match="no column `shop`.* Set `group`"):
-        load_pairs(folder, group="shop")

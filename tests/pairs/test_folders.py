@@ -150,21 +150,6 @@ def test_a_readme_names_no_file_outside_its_folder(photos, tmp_path, path):
             load(tmp_path / "data")
 
 
-HARD = ["null", "None", "NA", "nan", "12", "007", "1e3", "true", "", '"go" he says', "a, b", "N/A"]
-
-
-def test_a_folder_of_tables_is_read_as_each_of_them(pairs_folder, tmp_path):
-    """pandas, which `datasets` takes for them, would lose the captions null, NA and nan, and fail on 12."""
-    table = pd.DataFrame({"image": [str(pairs_folder / row["image"]) for row in rows_of(pairs_folder)]})
-    table = table.assign(caption=HARD)
-    for name, part in (("train.csv", table[3:]), ("test.csv", table[:3])):
-        part.to_csv(tmp_path / name, index=False)
-    assert load_pairs(tmp_path, split="test").captions["caption"][:] == HARD[:3]
-    pairs = load_pairs(tmp_path, split="train")
-    assert pairs.captions["caption"][:] == [text for text in HARD[3:] if text]
-    assert kinds(pairs) == {"empty_caption": 1, "image_without_captions": 1}
-
-
 @pytest.mark.parametrize("where", ["beside the folders", "in each folder", "a column of splits"])
 def test_metadata_and_folders_of_splits(folder, where):
     rows = rows_of(folder)

@@ -62,6 +62,7 @@ REFUSED = {
     "no such column": ("a.csv", GOOD, {"caption_column": "text"},
         r"no column `text`; it has \['image', 'caption'\]. Set `caption_column`"),
     "no such column of ids": ("a.csv", GOOD, {"image_id_column": "x"}, "Set `image_id_column`"),
+    "no such groups": ("a.csv", GOOD, {"group": "shop"}, "no column `shop`.* Set `group`"),
     "an absent JSON": ("absent.json", None, {}, "absent.json` does not exist"),
     "no folder of images": ("coco.json", "{}", {}, "`image_folder` must be the folder of the images"),
     "no caption JSON": ("coco.json", "{}", {"image_folder": "."}, "is not a caption JSON: it needs the lists"),
@@ -98,6 +99,8 @@ READ = {
         {"red_circle.png": ["a", "5"]}, {"missing_image": 1, "empty_caption": 1, "image_without_captions": 1}),
     "columns of one name": ("a.csv", "image,caption,caption,,caption\nred_circle.png,a,b,7,c\nred_square.png,d,,,e",
         {"red_circle.png": ["a", "b", "c"], "red_square.png": ["d", "e"]}, {"empty_caption": 1}),
+    "a number after one name": ("a.csv", CSV + "red_circle.png#0,a\nred_square.png,b",
+        {"red_square.png": ["b"]}, {"missing_image": 1}),
     "numbers of rows": ("a.csv", "image,caption,id\nred_circle.png,a,7\nred_square.png,b,8",
         {"red_circle.png": ["a"], "red_square.png": ["b"]}, {}),
     "an image in the first of its rows": (

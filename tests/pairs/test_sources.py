@@ -27,13 +27,6 @@ def test_folder(pairs_folder):
     assert (image.mode, image.size, image.getpixel((24, 20))) == ("RGB", (48, 40), (255, 0, 0))
 
 
-def test_folder_with_images_in_a_folder_of_their_own(folder):
-    (folder / "images").mkdir()
-    for file in folder.glob("*.png"):
-        file.rename(folder / "images" / file.name)
-    assert len(load_pairs(folder, split="all").images) == 12
-
-
 def test_a_row_without_a_name_among_others_with_one_is_an_image_of_its_own(tmp_path):
     colors = ("red", "green", "blue", "white", "red")
     columns = {
@@ -93,6 +86,10 @@ def test_one_id_for_different_pictures_is_an_id_for_each(tmp_path, caplog, colum
     assert "1, such as '0.png' for 4 images" in warning and "image_id_column" in warning
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in rows if "green" not in row["caption"]))
     assert set(content(load_pairs(tmp_path / "rows.jsonl", split="all"))) < set(found)  # ids stay when rows go
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in rows if "red" in row["caption"]))
+    caplog.clear()
+    assert list(content(load_pairs(tmp_path / "rows.jsonl", split="all"))) == ["0.png"]
+    assert "several images" not in caplog.text
 
 
 def test_a_folder_may_be_called_like_a_reader_of_datasets(pairs_folder, tmp_path, monkeypatch):
