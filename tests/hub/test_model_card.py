@@ -40,7 +40,7 @@ def results(trained, stage_folder, tmp_path) -> Path:
     for name, model, weights, gain in models:
         metrics = {f"{side}_{kind}": 0.7 + gain for side in ("i2t", "t2i") for kind in ("R@1", "R@5", "R@10", "MRR")}
         metrics |= {"intervals": {name: [value - 0.02, value + 0.01] for name, value in metrics.items()}}
-        metrics |= {"model": model, "model_digest": weights, "n_images": 10, "n_texts": 50}
+        metrics |= {"random": {"i2t_R@1": 0.1}, "model": model, "model_digest": weights, "n_images": 10, "n_texts": 50}
         stage_folder(folder / name, "evaluate", {"model": model}, metrics)
     gains = {"i2t_R@1": {"difference": 0.03, "low": 0.01, "high": 0.05}, "t2i_MRR": {}}
     repairs = [{"model": "r", "reference": "vanilla", "differences": gains}, {"model": "x", "reference": None}]
@@ -64,8 +64,8 @@ def test_the_model_card_tells_it_all(trained, results):
         'SentenceTransformer("me/clip-repair")',
         "\n- against base (before training): I2T R@1 +3.0 [+1.0, +5.0] *\n",
         "\n- against `vanilla` (146 steps without records): I2T R@1 +3.0 [+1.0, +5.0] *\n",
-        "| I2T R@1 | 70.0 [68.0, 71.0] | 71.0 [69.0, 72.0] | 73.0 [71.0, 74.0] |",
-        "|  | base | `vanilla` | **this model** |",
+        "| I2T R@1 | 10.0 | 70.0 [68.0, 71.0] | 71.0 [69.0, 72.0] | 73.0 [71.0, 74.0] |",
+        "|  | random | base | `vanilla` | **this model** |",
         "Measured on [`me/photos`](https://huggingface.co/datasets/me/photos), split `test`, fingerprint `t`.",
         "| steps | 146 |",
         "One training run, seed 7",
@@ -95,13 +95,17 @@ def test_what_only_some_were_measured_on_is_a_dash_for_the_others(trained, resul
         summary["intervals"]["sugarcrepe_accuracy"] = [right - 0.01, right + 0.02]
         (results / name / "summary.json").write_text(json.dumps(summary))
     card = model_card(trained, "me/clip-repair", results=results)
-    assert "| sugarcrepe accuracy | 50.0 [49.0, 52.0] | – | 62.5 [61.5, 64.5] |" in card
+    assert "| sugarcrepe accuracy | – | 50.0 [49.0, 52.0] | – | 62.5 [61.5, 64.5] |" in card
 
 
 def test_an_evaluation_of_this_model_alone_has_no_comparison(trained, results):
     change(results / "r" / "config.yaml", pairs="me/photos", split="test", pairs_fingerprint="t")
     card = model_card(trained, "me/x", results=results / "r")
-    assert "|  | **this model** |" in card and "- against" not in card and "split `test`, fingerprint `t`" in card
+    assert (
+        "|  | random | **this model** |" in card
+        and "- against" not in card
+        and "split `test`, fingerprint `t`" in card
+    )
 
 
 def test_a_model_of_unknown_making_says_so(clip_folder):

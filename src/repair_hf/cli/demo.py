@@ -46,7 +46,7 @@ FOOTER = (
 )
 
 # Options of each stage; `web` is the number of pictures of the base's own domain. With 1,000 test pictures and 500 of
-# the web, the interval of a difference between two methods is about 1.5 points to each side, in R@1 and in what is
+# the web, the interval of a difference between two methods is at most 1.5 points to each side, in R@1 and in what is
 # kept. No stage reads the validation split.
 SIZES: dict[str, dict[str, Any]] = {
     "full": {

@@ -122,8 +122,9 @@ def load_results(stage: StageFolder, folder: str | Path | None) -> Results | Non
 
 
 def results_table(results: Results) -> str:
-    """Write a row per metric and a column per model in Markdown, with 95% intervals."""
-    return markdown(("", *map(results.name_of, results.metrics)), interval_rows(results.metrics)[1])
+    """Write a row per metric in Markdown; a column for a random retriever, then one per model with 95% intervals."""
+    measured = {"random": results.metrics[results.own]["random"] | {"intervals": {}}, **results.metrics}
+    return markdown(("", "random", *map(results.name_of, results.metrics)), interval_rows(measured)[1])
 
 
 def comparisons(results: Results) -> list[str]:

@@ -17,6 +17,7 @@ PATIENCE = 60.0  # seconds to wait for another program that locks the file
 
 TABLE = """
 PRAGMA user_version = 1;  -- an error if the file cannot be written
+PRAGMA wal_autocheckpoint = 10000;  -- pages of 4 kB; while they are copied into the file, all wait for the disk
 CREATE TABLE IF NOT EXISTS call (
     key TEXT PRIMARY KEY,      -- digest of what was asked, the sample and the attempt
     run TEXT NOT NULL,         -- output folder of the run, seen from the ledger's
