@@ -55,6 +55,16 @@ def test_paper_chooses_fill_loss_and_weight_where_no_other_is_named(config):
     assert config(paper=True).recorded() == config(**named).recorded()  # one run
 
 
+@pytest.mark.parametrize("evaluates", ["no", "epoch"])
+def test_what_is_best_identifies_a_run_that_evaluates(evaluates, config):
+    one, other = (config(eval_strategy=evaluates, metric_for_best_model=name) for name in ("t2i_MRR", "i2t_MRR"))
+    assert (one.recorded() == other.recorded()) == (evaluates == "no")
+
+
+def test_draws_have_the_seed_of_the_run_unless_they_have_their_own(config):
+    assert (config(seed=3).draw_seed, config(seed=3, data_seed=0).draw_seed) == (3, 0)
+
+
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="the CPU is chosen where there is nothing else")
 def test_bf16_alone_works_on_a_cpu(config):
     made = config(bf16=True, use_cpu=False)

@@ -90,7 +90,8 @@ def test_the_best_model_is_kept_also_with_the_default_of_evaluation_written_out(
     fit, clip, preprocessor, pairs, config
 ):
     """Here "best" is the lowest, so that it may not be the last. The caller's configuration stays as it was."""
-    assert config("default").prepared(has_validation=True).greater_is_better
+    default = config("default").prepared(has_validation=True)
+    assert default.greater_is_better and default.save_total_limit == 1
     how = dict(max_steps=-1, num_train_epochs=4, greater_is_better=False, learning_rate=1e-3)
     written = fit(None, "written", validation=pairs, eval_strategy="epoch", **how)
     plain = RepairTrainer(clip, made := config("plain", **how), pairs, pairs, preprocessor)
