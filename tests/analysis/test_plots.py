@@ -71,8 +71,10 @@ def test_the_curve_of_blends_shows_the_numbers_of_its_table_and_names_them_in_wo
         (tmp_path / "blends" / name / "config.yaml").write_text(f"model: m\n{weight}")
     kept = blend_finding(find_evaluations(tmp_path))
     write_report(tmp_path, "title", "counts", [kept], [])
-    (drawn,) = re.findall(r"<svg.*?</svg>", (tmp_path / "report.html").read_text(), re.DOTALL)
+    page = (tmp_path / "report.html").read_text()
+    (drawn,) = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
     root, saved = ET.fromstring(drawn), pd.read_csv(tmp_path / "blends.csv")
+    assert "<details><summary>5 rows</summary>" in page  # the curve stands in their place
 
     def value(name: str, axis: str, place: str) -> float:
         """Read a place of the drawing by its scale."""
