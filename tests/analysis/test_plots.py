@@ -79,9 +79,7 @@ def test_the_curve_of_blends_shows_the_numbers_of_its_table_and_names_them_in_wo
     def value(name: str, axis: str, place: str) -> float:
         """Read a place of the drawing by its scale."""
         ticks = [each for each in root.iter("text") if name in each.get("class", "").split()]
-        (low, first), (high, last) = sorted((float(tick.text), float(tick.get(axis))) for tick in ticks)[
-            :: len(ticks) - 1
-        ]
+        (low, first), *_, (high, last) = sorted((float(tick.text), float(tick.get(axis))) for tick in ticks)
         shift = 4 if axis == "y" else 0  # of a letter's baseline
         return low + (float(place) - first + shift) / (last - first) * (high - low)
 
