@@ -83,6 +83,14 @@ def test_citation_changelog_and_workflow_are_those_of_this_version():
     assert ".ci/run" in [step.get("run") for step in workflow["jobs"]["test"]["steps"]]
 
 
+@pytest.mark.parametrize(("slow", "tests"), [("", "test"), ("yes", "test-slow")])
+def test_continuous_integration_runs_the_slow_tests_if_it_is_asked_to(slow, tests, tmp_path):
+    (tmp_path / "make").write_text('#!/bin/sh\necho "$1"\n')
+    (tmp_path / "make").chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    assert run(str(ROOT / ".ci" / "run"), cwd=tmp_path, PATH=path, CI_SLOW=slow).split() == ["quality", tests]
+
+
 def test_floors_are_the_oldest_releases_and_bounds_admit_the_newest_that_were_tested():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras, oldest, newest = (

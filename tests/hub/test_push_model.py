@@ -1,12 +1,16 @@
-"""Pushes of models and Spaces to a Hub on loopback, training from that Hub included."""
+"""Pushes of models to a Hub on loopback, training from that Hub and the snippets of the card included."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.hub.files import pack_model
 from repair_hf.runtime.options import UserError
 
@@ -113,3 +117,24 @@ result = [DualEncoder.from_pretrained(f).digest for f in ("me/clip-lora", {str(o
     assert there == here
     pack_model(tmp_path / "local", "me/clip-lora", scratch=tmp_path / "scratch")
     assert f"The adapter's base, {tmp_path / 'clip'}, is not on the Hub; base and adapter are pushed as" in caplog.text
+
+
+@pytest.mark.slow
+def test_each_snippet_of_the_card_runs_and_both_libraries_agree(hub, client, clip_folder, tmp_path):
+    pytest.importorskip("sentence_transformers")
+    # nothing to resize: with torchvision installed, transformers resizes differently
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
+    picture.save(tmp_path / "photo.jpg")
+    encoder = DualEncoder.from_pretrained(clip_folder, device="cpu")
+    captions = ["a dog on a beach", "two cats on a sofa"]
+    ours = encoder.embed_images([Image.open(tmp_path / "photo.jpg")]) @ encoder.embed_texts(captions).T
+    assert client.main("push", "model", clip_folder, "--repo", "me/clip-of-snippets")[0] == 0
+    card = hub.files("model", "me/clip-of-snippets")["README.md"].decode()
+    by_transformers, by_sentence_transformers = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    client.run(f"before = os.getcwd()\nos.chdir({str(tmp_path)!r})")
+    scale = client.run(f"{by_transformers}\nresult = model.logit_scale.exp().item()")
+    scores = client.run(f"{by_transformers}\nresult = found.logits_per_image.tolist()")
+    np.testing.assert_allclose(np.array(scores) / scale, ours, atol=1e-5)
+    scores = client.run(f"{by_sentence_transformers}\nresult = model.similarity(images, texts).tolist()")
+    np.testing.assert_allclose(scores, ours, atol=1e-5)
+    client.run("os.chdir(before)")
