@@ -17,7 +17,7 @@ from datasets import Dataset, DatasetDict, Features, Image, Value
 from repair_hf.pairs.dataset import Pairs, Problem, load_pairs, load_wanted, loading_once
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.options import PairsOptions, UserError
-from tests.pairs.made_sources import as_dataset, kinds, rows_of, write
+from tests.pairs.made_sources import as_dataset, content, kinds, rows_of, write
 
 
 def test_every_kind_of_bad_row_is_reported_and_left_out(folder, caplog):
@@ -78,6 +78,16 @@ def test_a_split_without_rows(pairs_folder):
     for options in ({}, {"group": "shop"}):
         with pytest.raises(UserError, match="holds no usable image with a caption: it is empty"):
             load_pairs(DatasetDict({"test": parts["test"]}), split="test", **options)
+
+
+def test_a_missing_list_of_captions_in_a_second_split(pairs_folder):
+    data, rows = as_dataset(pairs_folder), rows_of(pairs_folder)
+    other = data.select(range(6, 12)).to_list()
+    other[2]["caption"] = None
+    parts = {"train": data.select(range(6)), "test": Dataset.from_list(other, features=data.features)}
+    pairs = load_pairs(DatasetDict(parts), split="all")
+    assert content(pairs) == {row["image"]: row["captions"] for k, row in enumerate(rows) if k != 8}
+    assert [problem.examples for problem in pairs.problems] == [(f"{rows[8]['image']}#0",), (rows[8]["image"],)]
 
 
 def test_strict_refuses(folder):

@@ -204,7 +204,7 @@ def captions_of(rows: Dataset, columns: Sequence[str], source: str) -> pa.Table:
         source: Its name in messages.
     """
     texts: list[pa.Array] = []
-    of_row: list[np.ndarray] = []
+    of_row = [np.empty(0, np.int64)]
     for name in columns:
         cells = rows.with_format("arrow")[name][:]
         if not pa.types.is_list(cells.type) and not pa.types.is_large_list(cells.type):
@@ -224,7 +224,7 @@ def captions_of(rows: Dataset, columns: Sequence[str], source: str) -> pa.Table:
             of_row += [pc.list_parent_indices(chunk).to_numpy() + start, missing + start]
     captions = pc.utf8_trim_whitespace(pa.chunked_array(texts, pa.large_string()))
     captions = pc.if_else(pc.equal(captions, ""), None, captions)
-    return pa.table({"row": np.concatenate([[], *of_row]).astype(np.int64), "caption": captions})
+    return pa.table({"row": np.concatenate(of_row), "caption": captions})
 
 
 def _lists_in(texts: pa.ChunkedArray, name: str, source: str) -> pa.ChunkedArray:
