@@ -69,7 +69,7 @@ def test_other_libraries_are_used_by_their_public_names_and_are_not_changed():
         foreign = {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
         private |= {f"{file}: {alias.name}" for alias in aliases if alias.name.startswith("_")}
         for node in (node for node in nodes if isinstance(node, ast.Attribute)):
-            if re.match("_[a-z]", node.attr) and node.attr not in ours:
+            if re.match("_[a-zA-Z]", node.attr) and node.attr not in ours:
                 private.add(f"{file}: {node.attr}")
             root = root_of(node)
             if isinstance(node.ctx, ast.Store) and isinstance(root, ast.Name) and root.id in foreign:
