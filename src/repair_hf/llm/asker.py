@@ -171,9 +171,10 @@ class Asker(PaidModel):
         reply = self.ledger.find(key)
         is_new = key in self.collected
         if reply is None:
+            messages = request["messages"]
             # encoding takes milliseconds, in which the event loop would stand still; all else is faster than a thread
-            sent = await asyncio.to_thread(as_sent, dict(request)) if has_to_encode(request) else as_sent(request)
-            reply, is_new = await self._ask(key, topic, sent)
+            sent = await asyncio.to_thread(as_sent, messages) if has_to_encode(messages) else as_sent(messages)
+            reply, is_new = await self._ask(key, topic, {**request, "messages": sent})
         self.collected.discard(key)
         self.usage.setdefault((topic.stage, topic.direction), Usage()).add(reply, replayed=not is_new)
         return reply, is_new

@@ -44,7 +44,7 @@ class ImageURL(str):
 
 
 def has_to_encode(value: Any) -> bool:
-    """Return whether a request, or a part of one, has an image whose data URL is not made yet."""
+    """Return whether messages, or a part of them, have an image whose data URL is not made yet."""
     if type(value) is dict:
         value = list(value.values())
     if type(value) is list:
@@ -53,7 +53,7 @@ def has_to_encode(value: Any) -> bool:
 
 
 def as_sent(value: Any) -> Any:
-    """Return a request, or a part of one, with the data URLs of its images."""
+    """Return messages, or a part of them, with the data URLs of their images."""
     kind = type(value)
     if kind is dict:
         return {key: as_sent(item) for key, item in value.items()}

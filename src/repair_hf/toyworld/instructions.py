@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from repair_hf.toyworld.captions import (
@@ -73,13 +74,18 @@ def apply_instruction(caption: str, instruction: str, rng: random.Random) -> str
         raise ValueError(f"No command of the form \"replace 'a' with 'b'\" or \"remove 'c'\" in {instruction!r}.")
     spans = []
     for old, new, gone in commands:
-        found = re.search(rf"\b{re.escape(old or gone)}\b", caption, re.IGNORECASE)
+        found = _whole_words(old or gone).search(caption)
         if found is None:
             raise ValueError(f"The instruction names {old or gone!r}, which is not in the caption {caption!r}.")
         spans.append((found.start(), found.end(), new))
     edited = re.sub(r" +([.,]|$)", r"\1", " ".join(rewrite(caption, spans).split()))
     edited = edited[0].upper() + edited[1:] if caption[0].isupper() else edited
     return _take_liberty(edited, rng) if rng.random() < 0.5 else edited
+
+
+@lru_cache(4096)  # `re` itself keeps 512
+def _whole_words(words: str) -> re.Pattern[str]:
+    return re.compile(rf"\b{re.escape(words)}\b", re.IGNORECASE)
 
 
 def skip_command(instruction: str, rng: random.Random) -> str | None:
