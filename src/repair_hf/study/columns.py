@@ -17,7 +17,7 @@ from repair_hf.study.statistics import MEASURES, Line, Lines, name_of
 GAINED = tuple(f"{measure}, gain" for measure in (*MEASURES, "score"))
 FORMS = {"edits_trained": ".0%", "learning_rate": "g", "epochs": "g", "items_per_step": ",.0f", "seconds": ",.0f"}
 RANDOM = "random"  # the line of a retriever that ranks at random
-PRICES = (10.45 / 27_100, 0.039)  # US dollars of an answer and of an image: docs/synthesis.md says of which models
+PRICES = (10.31 / 27_100, 0.039)  # US dollars of an answer and of an image: docs/synthesis.md says of which models
 
 
 def _ranking_measures(ranks: np.ndarray) -> dict[str, float]:
@@ -45,7 +45,7 @@ def cell_of(column: str, line: Line, lines: Lines) -> str:
         return _formatted(measure, [statistics.fmean(row.right[part].mean() for row in line.rows) for part in parts])
     if measure in ("dollars", "dollars a point"):
         return _dollars(line, lines, measure)
-    value = line.row[measure]
+    value = None if line.cell.method == BASE else line.row[measure]
     return NONE if value is None else f"{value:{FORMS.get(measure, ',')}}"
 
 
@@ -62,16 +62,20 @@ def _reference(cell: Cell, reference: str) -> str:
     return name_of(replace(cell, method=method, budget="all"))
 
 
-def _dollars(line: Line, lines: Lines, measure: str) -> str:
-    """Format what the data cost at `PRICES`: in all, or for each point of R@1 over plain training at this weight."""
-    counts = [line.row[name] for name in ("llm_calls", "images")]
+def dollars_of(row: Row) -> float | None:
+    """Return what a row's data cost at `PRICES`; None if they cost nothing, or it is not known what was asked."""
+    counts = [row["llm_calls"], row["images"]]
     if None in counts or not any(counts):
-        return NONE
-    dollars = sum(count * price for count, price in zip(counts, PRICES, strict=True))
-    if measure == "dollars":
-        return f"{dollars:,.2f}"
-    plain = lines[_reference(line.cell, "gain")]
-    gain = 100 * line.gains(plain)["R@1"].mean
+        return None
+    return sum(count * price for count, price in zip(counts, PRICES, strict=True))
+
+
+def _dollars(line: Line, lines: Lines, measure: str) -> str:
+    """Format what the data cost, in all or for each point of R@1 over plain training of the same weight."""
+    dollars = dollars_of(line.row)
+    if dollars is None or measure == "dollars":
+        return NONE if dollars is None else f"{dollars:,.2f}"
+    gain = 100 * line.gains(lines[_reference(line.cell, "gain")])["R@1"].mean
     return f"{dollars / gain:,.2f}" if gain > 0 else NONE
 
 

@@ -81,7 +81,6 @@ TABLES = (
             *("learning_rate", "epochs", "steps", "items_per_step", "seconds"),
         ),
         is_whole,
-        (RANDOM,),
     ),
     Table(
         "budgets",
@@ -103,7 +102,8 @@ TABLES = (
         "money",
         "What money buys",
         "The default with a part of its records, and shares of them, drawn; gains are over plain training at the same "
-        "weight. *Dollars*: list prices, see docs/synthesis.md. *Dollars a point*: of R@1 that is gained.",
+        "weight. *Dollars*: list prices, see docs/synthesis.md; equal edits count each time, and are paid once. "
+        "*Dollars a point*: of R@1 that is gained.",
         (*PAID, "dollars", "R@1", "kept", "R@1, gain", "kept, gain", "dollars a point"),
         lambda cell: cell.method in MONEY and cell.budget.startswith(("all", "share")) and cell.blend > 0.6,
         (RANDOM, BASE, PLAIN, f"{PLAIN}, blend 0.8"),
