@@ -15,7 +15,7 @@ from repair_hf.llm.provider import RejectedRequest
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.run_folder import RunStopped
-from repair_hf.study.makers import CONFIDENT_RANK, is_variant
+from repair_hf.study.makers import CONFIDENT_RANK, is_small, is_variant
 from repair_hf.study.making import nearest_images
 from repair_hf.study.samples import DROPPED
 from repair_hf.toyworld import captions, renderer
@@ -176,3 +176,18 @@ def test_what_a_provider_rejects_has_no_sample_and_all_else_has(made, run, tmp_p
     assert [row["reason"] for row in one.context.dropped] == ["llm_failed"] * len(provider.rejected) and len(lost) == 4
     rows = [row["caption_id"] for row in made("laclip").rows]
     assert [row["caption_id"] for row in one.rows] == [row for row in rows if row not in lost]
+
+
+@pytest.mark.parametrize(
+    ("caption", "text", "expected"),
+    [
+        ("a dog", "a cat", True),
+        ("dog", "cat", True),  # one word may always change
+        ("a red dog runs", "a red cat sits", True),  # half of the words
+        ("a red dog runs", "a blue cat sits", False),
+        ("a red dog", "a blue cat", False),
+        ("a red dog", "A RED dog on a mat", True),  # three of six
+    ],
+)
+def test_at_most_half_of_a_hard_negatives_words_are_new(caption, text, expected):
+    assert is_small(caption, text) == expected

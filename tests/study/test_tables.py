@@ -99,6 +99,7 @@ def test_budgets_and_blends_have_tables_of_their_own():
     assert made["budgets"]["method"].tolist() == ["random", BASE, "plain", "laclip, calls=30"]
     blends = made["blends"]["method"].tolist()
     assert {"plain, blend 0.8", "repair-batch, blend 0.6", "laclip, blend 0.8"} <= set(blends)
+    assert not any("calls=30" in name for name in blends)
     assert "budgets" not in tables(found())
 
 
