@@ -6,13 +6,11 @@ A blend keeps more of the base as its weight gets smaller. So a blended model is
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from repair_hf.evaluation.comparison import Measured, compare_pair, summary
 from repair_hf.evaluation.provenance import plain_before
-
-T = TypeVar("T")  # whatever stands for a blend: its name, or its scores
 
 CHOSEN_BY = "blend_score"  # key of a blend's metrics, see `blend_score`
 
@@ -43,7 +41,8 @@ def compare_blends(
         for model, other in equal_blends(blends, first)
     ]
     if split is not None:
-        best = best_blends(blends, lambda name: metrics[name][CHOSEN_BY], first)
+        scores = {name: metrics[name][CHOSEN_BY] for name in weights}
+        best = best_blends(blends, scores, first)
         rows += [compare_pair(metrics, measured, model, other) | {"chosen_on": split} for model, other in best]
     return rows
 
@@ -53,7 +52,7 @@ def blend_score(metrics: Mapping[str, Any], on_blend_pairs: Mapping[str, Any]) -
     return statistics.fmean(summary(dict(metrics) | dict(on_blend_pairs)).values())
 
 
-def equal_blends(blends: Mapping[str, Mapping[float, T]], reference: str) -> list[tuple[T, T]]:
+def equal_blends(blends: Mapping[str, Mapping[float, str]], reference: str) -> list[tuple[str, str]]:
     """Pair the blends of each model, by its name and their weight, with the reference's blends of equal weight."""
     return [
         (by_weight[weight], blends[reference][weight])
@@ -64,17 +63,17 @@ def equal_blends(blends: Mapping[str, Mapping[float, T]], reference: str) -> lis
 
 
 def best_blends(
-    blends: Mapping[str, Mapping[float, T]], score: Callable[[T], float], reference: str
-) -> list[tuple[T, T]]:
+    blends: Mapping[str, Mapping[float, str]], scores: Mapping[str, float], reference: str
+) -> list[tuple[str, str]]:
     """Pair the best blend of each model with the reference's best one; of equals, the one that keeps most of the base.
 
     Args:
         blends: By model and weight.
-        score: Scores a blend on other pairs than those of the comparison.
+        scores: Of each blend, on other pairs than those of the comparison.
         reference: The model to compare with.
     """
     best = {
-        model: max((by_weight[weight] for weight in sorted(by_weight)), key=score)
+        model: max((by_weight[weight] for weight in sorted(by_weight)), key=scores.__getitem__)
         for model, by_weight in blends.items()
     }
     return [(blend, best[reference]) for model, blend in best.items() if model != reference]

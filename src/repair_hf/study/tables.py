@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,8 +58,7 @@ TABLES = (
         "Does it help?",
         "R@1 I2T/T2I; contrast set, caption/picture; R@1 kept of the base's own domain. Gains are over plain "
         "training, both unblended and at their best, in points, with 95% intervals over images and seeds (*: excludes "
-        "0). "
-        "*Score*: their mean. *Random*: what a retriever that ranks at random scores.",
+        "0). *Score*: their mean. *Random*: what a retriever that ranks at random scores.",
         (*MEASURES, *GAINED),
         is_whole,
     ),
@@ -114,9 +113,7 @@ TABLES = (
         "As many records in an order by the margin of the false positive over the truth, or one of each image first; "
         "compared with as many that are drawn, at the same weight.",
         ("samples", "R@1", "kept", *(f"{measure}, from the drawn" for measure in ("R@1", "kept"))),
-        lambda cell: (
-            cell.budget.startswith(("share", *ORDERS)) and cell.method == BOUGHT[-1].name and cell.blend > 0.6
-        ),
+        lambda cell: cell.budget.startswith(("share", *ORDERS)) and cell.method == ORDERED and cell.blend > 0.6,
         (RANDOM, BASE, PLAIN, f"{PLAIN}, blend 0.8"),
     ),
 )
@@ -144,7 +141,7 @@ def tables_of(rows: Sequence[Row], published: Figures, left_out: Mapping[str, st
                 found.append(Finding(table.name + suffix, table.title + where, note, frame, plot=plot))
         if PLAIN in lines:
             if data in validation:
-                found.append(_best_blends(lines, validation[data], suffix, where))
+                found.append(_best_blends(lines, validation[data], size, suffix, where))
             found.append(_pairs(lines, suffix, where))
     return found
 
@@ -163,20 +160,19 @@ def _size_of(lines: Lines) -> str:
 def _frame(table: Table, names: Sequence[str], lines: Lines, published: Figures) -> pd.DataFrame:
     """Return a table's columns of some lines, after those that stand beside them."""
     names = [*(name for name in table.beside if name in (RANDOM, *lines) and name not in names), *names]
-    base = lines[BASE].row
-    rows = [
-        {"method": name}
-        | {
-            column: random_cell(column, base) if name == RANDOM else cell_of(column, lines[name], lines)
-            for column in table.columns
-        }
-        for name in names
-    ]
+    rows = [{"method": name} | _cells(name, table.columns, lines) for name in names]
     frame = pd.DataFrame(rows).rename(columns=lambda head: head.replace("_", " "))
     if table.name == "retrieval" and published:
         for measure in table.columns:
             frame[f"paper: {measure}"] = [both_ways(published, name, measure) for name in names]
     return frame
+
+
+def _cells(name: str, columns: Iterable[str], lines: Lines) -> dict[str, str]:
+    """Return the cells of a line, or of a retriever that ranks at random, by column."""
+    if name == RANDOM:
+        return {column: random_cell(column, lines[BASE].row) for column in columns}
+    return {column: cell_of(column, lines[name], lines) for column in columns}
 
 
 def _curve(lines: Lines) -> Curve | None:
@@ -193,7 +189,7 @@ def _curve(lines: Lines) -> Curve | None:
     return curve(pd.DataFrame(rows, columns=["also", "method", "blend", "gained", "kept"]))
 
 
-def _best_blends(lines: Lines, validation: Lines, suffix: str, where: str) -> Finding:
+def _best_blends(lines: Lines, validation: Lines, size: str, suffix: str, where: str) -> Finding:
     """Compare each method with plain training, each at its best weight by the mean of R@1 and kept on validation."""
 
     def mean(name: str) -> float:
@@ -205,24 +201,19 @@ def _best_blends(lines: Lines, validation: Lines, suffix: str, where: str) -> Fi
         if name in validation and line.cell.budget == "all" and name != BASE:
             weights.setdefault(line.cell.method, []).append(name)
     best = {method: max(names, key=mean) for method, names in weights.items()}
-    plain, rows = lines[best[PLAIN]], [{"method": name} for name in (RANDOM, BASE)]
-    for row in rows:
-        is_random = row["method"] == RANDOM
-        row |= {
-            column: random_cell(column, lines[BASE].row) if is_random else cell_of(column, lines[BASE], lines)
-            for column in MEASURES
-        }
+    plain = lines[best[PLAIN]]
+    rows = [{"method": name} | _cells(name, MEASURES, lines) for name in (RANDOM, BASE)]
     for method, name in best.items():
         line = lines[name]
         gains = {} if line is plain else line.gains(plain)
         rows.append(
             {"method": method, "weight": f"{line.cell.blend:g}"}
-            | {column: cell_of(column, line, lines) for column in MEASURES}
+            | _cells(name, MEASURES, lines)
             | {f"{measure}, gain": str(gains.get(measure, NONE)) for measure in (*MEASURES, "score")}
         )
     table = pd.DataFrame(rows, columns=["method", "weight", *MEASURES, *GAINED]).fillna(NONE)
     note = (
-        f"{_size_of(lines)} Each method at its best weight, plain training, too: the highest mean of R@1 and kept on "
+        f"{size} Each method at its best weight, plain training, too: the highest mean of R@1 and kept on "
         "validation. Gains are over plain training."
     )
     return Finding(f"best_blends{suffix}", f"Each at its best weight{where}", note, table)
