@@ -59,7 +59,9 @@ def run(
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.processes import is_first
 
-    pairs, is_look, folder = load_wanted(pairs_options), stage.output is None, stage.output or LOOK_FOLDER
+    pairs = load_wanted(pairs_options)
+    is_look = stage.output is None
+    folder = stage.output or LOOK_FOLDER
     if is_look and options.max_queries is None and options.wrong is None:
         options = replace(options, max_queries=LOOK_QUERIES)
     mining = Mining(options.model, pairs, options, output=folder)
