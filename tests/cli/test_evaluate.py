@@ -91,6 +91,14 @@ def test_models_of_one_name_are_refused(models, complaint):
         short_names(models)
 
 
+def test_a_model_is_not_called_what_the_tables_call_a_random_retriever(flags, clip_folder, tmp_path, capsys):
+    shutil.copytree(clip_folder, tmp_path / "random")
+    flags[flags.index(str(clip_folder))] = str(tmp_path / "random")
+    assert main(flags) == 2
+    assert "is `random`, which the tables use" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_image_without_an_embedding_is_named_by_its_id(flags, clip_folder, pairs_folder, tmp_path, capsys):
     model = AutoModel.from_pretrained(clip_folder)
     with torch.no_grad():

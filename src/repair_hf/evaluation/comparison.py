@@ -128,8 +128,10 @@ def decides(metric: str) -> bool:
     return metric.endswith("R@1") or metric in SCORES
 
 
-def short_names(models: Sequence[str], option: str = "model") -> dict[str, str]:
+def short_names(models: Sequence[str], option: str = "model", taken: str | None = None) -> dict[str, str]:
     """Return a short name for each model, which also names its folder: the last parts of its id that are unique.
+
+    No model may have the name `taken`.
 
     Example:
         >>> short_names(["world/base", "runs/a/retriever", "runs/b/retriever"])
@@ -148,6 +150,11 @@ def short_names(models: Sequence[str], option: str = "model") -> dict[str, str]:
     if len(names) < len(models):
         raise UserError(
             f"`{option}` names {', '.join(models)}, whose short names are equal; rename a folder, or leave one out."
+        )
+    if taken in names:
+        raise UserError(
+            f"The short name of `{option}` {names[taken]} is `{taken}`, which the tables use for a retriever that "
+            "ranks at random. Rename its folder, or copy it to one of another name."
         )
     return names
 

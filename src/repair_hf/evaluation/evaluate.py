@@ -116,7 +116,7 @@ class Evaluation:
         self.also, self.blend_pairs = dict(also or {}), blend_pairs
         for name, value in {"pairs": pairs, "blend_pairs": blend_pairs or pairs, **self.also}.items():
             expect(value, Pairs, name, MAKE_PAIRS)
-        self.names = dict(zip(short_names(options.model), models, strict=True))
+        self.names = dict(zip(short_names(options.model, taken="random"), models, strict=True))
         self.weights: dict[str, float] = {}  # of blends, by short name
         if options.blends:
             (base, base_model), *tuned = self.names.items()
