@@ -51,7 +51,7 @@ def test_repair_helped_if_it_beats_plain_training(tmp_path, bounds, images, verd
     row = differences.data[["comparison", "metric", "low", "high"]].to_numpy().tolist()
     assert row == [["repaired − plain", "t2i_R@1", *bounds]]
     assert differences.rows[1] == [["repaired − plain", "T2I R@1", cell + "  " * ("*" not in cell)]]
-    assert ranks.rows[1] == [["repaired − plain", "t2i", "3", "1"]]
+    assert ranks.rows[1] == [["repaired − plain", "T2I", "3", "1"]]
 
 
 def test_the_first_comparison_of_the_newest_evaluation_decides(tmp_path):

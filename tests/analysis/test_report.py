@@ -164,6 +164,8 @@ def report(repaired_world, judged, tmp_path_factory) -> Path:
 def test_the_report_is_one_page_with_its_files(report):
     page = (report / "report.html").read_text()
     assert "http://" not in page and "https://" not in page and "<script" not in page
+    texts = re.sub(r"<style.*?</style>|<[^>]*>", " ", page, flags=re.DOTALL)
+    assert "T2I" in texts and not re.search(r"\b(t2i|i2t)\b", texts)
     for name in "funnel dropped agreement_qc agreement_edits costs errors".split():
         assert f'id="{name}"' in page and len(pd.read_csv(report / f"{name}.csv")) > 0
 
@@ -201,7 +203,9 @@ def test_the_share_of_edits_that_fit_is_in_report_card_and_sheet(report, repaire
     assert main(["show", str(folder), "--output", str(sheet)]) == 0
     for row in rows:
         if row["error_type"] == "all":
-            sentence = f"An LLM checked {row['checked']} {row['direction']} edits: {row['share']:.1%} fit their query"
+            sentence = (
+                f"An LLM checked {row['checked']} {row['direction'].upper()} edits: {row['share']:.1%} fit their query"
+            )
             assert all(sentence in text for text in (card, (report / "report.html").read_text(), sheet.read_text()))
 
 

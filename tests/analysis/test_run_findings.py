@@ -63,7 +63,7 @@ def test_hard_negatives_are_counted_from_both_sides():
     assert positives.to_dict() == {"t2i": {"1": 1, "2": 1}, "i2t": {"1": 0, "2": 1}}
     assert negatives.to_dict() == {"t2i": {"1": 2, "2": 1, "3": 0}, "i2t": {"1": 1, "2": 0, "3": 1}}
     note = anchors(replace(NOTHING, kept=KEPT))[1].note
-    assert "captions (t2i): median 1, at most 2" in note and "images (i2t): median 2, at most 3" in note
+    assert "captions (T2I): median 1, at most 2" in note and "images (I2T): median 2, at most 3" in note
 
 
 def test_a_run_without_records_has_empty_findings():

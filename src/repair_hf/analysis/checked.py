@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from repair_hf.analysis.report import Finding
-from repair_hf.analysis.tables import interval_cell
+from repair_hf.analysis.tables import SIDES, interval_cell
 from repair_hf.runtime.files import read_json
 from repair_hf.synthesis.checks import EVERY_TYPE, check_rows
 
@@ -41,7 +41,7 @@ def share_cell(row: Mapping[str, Any]) -> str:
 def describe_checked(rows: Sequence[Mapping[str, Any]]) -> str:
     """Say in a sentence a direction how many edits fit their query; empty without a check."""
     sentences = [
-        f"An LLM checked {row['checked']:,} {row['direction']} edits: {row['share']:.1%} fit their query "
+        f"An LLM checked {row['checked']:,} {SIDES[row['direction']]} edits: {row['share']:.1%} fit their query "
         f"(95% interval {row['low']:.1%} to {row['high']:.1%})."
         for row in rows
         if row["error_type"] == EVERY_TYPE

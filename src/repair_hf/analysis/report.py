@@ -13,7 +13,7 @@ from repair_hf.analysis.bars import Bars
 from repair_hf.analysis.blend_curve import Curve
 from repair_hf.analysis.forest import Forest
 from repair_hf.analysis.pages import card, render
-from repair_hf.analysis.tables import Rows, cell
+from repair_hf.analysis.tables import SIDES, Rows, cell, spelled
 from repair_hf.runtime.run_folder import write_atomically
 
 PAGE = "report.html"
@@ -35,9 +35,10 @@ class Finding:
 
     @property
     def rows(self) -> Rows:
-        """Heads and rows of the table, formatted; both empty without a table."""
+        """Heads and rows of the table, formatted, with directions as `T2I` and `I2T`; both empty without a table."""
         table = pd.DataFrame() if self.table is None else self.table
-        return list(table.columns), [[cell(value) for value in row] for row in table.itertuples(index=False)]
+        rows = [[SIDES.get(text, text) for text in map(cell, row)] for row in table.itertuples(index=False)]
+        return [spelled(head) for head in table.columns], rows
 
     def save(self, folder: Path) -> None:
         """Write the table as CSV, if there is one."""

@@ -16,7 +16,7 @@ from repair_hf.analysis.people.agreement import people_findings
 from repair_hf.analysis.repair_findings import blend_finding, repair_findings
 from repair_hf.analysis.report import Answers, Finding
 from repair_hf.analysis.run_data import RunData
-from repair_hf.analysis.tables import percent, round_rows
+from repair_hf.analysis.tables import SIDES, percent, round_rows
 from repair_hf.llm.cost import Usage
 from repair_hf.records.columns import DIRECTIONS, REASONS, REJECTED
 from repair_hf.runtime.files import read_json
@@ -106,7 +106,7 @@ def error_finding(data: RunData) -> Finding:
     shares = counts / totals.reindex(list(DIRECTIONS)).fillna(np.inf)
     density = shares.sum()
     table = pd.concat([shares, density.to_frame(DENSITY).T]).reset_index(names="error")
-    named = " and ".join(f"{count:,} {way} ({percent(density[way])} in all)" for way, count in totals.items())
+    named = " and ".join(f"{count:,} {SIDES[way]} ({percent(density[way])} in all)" for way, count in totals.items())
     note = f"Shares of {named or 'no'} records. A record may have several types."
     return Finding("errors", "Error types", note, table, plot=bars(table[:-1], percent) if len(typed) else None)
 
@@ -153,7 +153,7 @@ def _distribution(name: str, title: str, counts: Mapping[str, pd.Series]) -> Fin
     table = table[table[::-1].cumsum()[::-1].sum(axis=1) > 0].reset_index(names=name)  # without an empty tail
     items = {"i2t": "images", "t2i": "captions"}
     described = [
-        f"{items[way]} ({way}): median {own.median():g}, at most {own.max():,}"
+        f"{items[way]} ({SIDES[way]}): median {own.median():g}, at most {own.max():,}"
         for way, own in counts.items()
         if len(own)
     ]

@@ -172,6 +172,11 @@ def label(name: str) -> str:
     return re.sub(r"(^| )(i2t|t2i) (?=R@|MRR|median)", lambda match: f"{match[1]}{SIDES[match[2]]} ", words)
 
 
+def spelled(head: str) -> str:
+    """Spell the direction in the head of a column for people: `i2t, of mined` becomes `I2T, of mined`."""
+    return re.sub(r"\b(i2t|t2i)\b", lambda match: SIDES[match[1]], head)
+
+
 def difference_cell(name: str, bounds: Mapping[str, float] | None) -> str:
     """Format a difference with its interval; a star marks an interval without 0."""
     if bounds is None:
