@@ -1,7 +1,8 @@
 """Whether the check of edits finds the share of wrong edits that is true in the toy world; both are printed.
 
-Failures are repaired by an editor that errs, and an LLM that errs or one that never does. Every edit is checked, and
-none is dropped. If the script is killed, the same command resumes.
+Failures are repaired by an editor that errs, and by three LLMs. One never errs, one errs at the paper's rates, and one
+also answers one check in twenty wrongly. Every edit is checked, and none is dropped. If the script is killed, the same
+command resumes.
 
 python benchmarks/checks.py --output runs/checks
 """
@@ -26,7 +27,7 @@ from repair_hf.synthesis.checks import EVERY_TYPE
 from repair_hf.synthesis.synthesize import synthesize
 from repair_hf.toyworld.corpus import build_world
 
-MODEL, EDITOR, LLMS = "world/base", "world/erring", ("world/erring", "world/oracle")
+MODEL, EDITOR, LLMS = "world/base", "world/erring", ("world/oracle", "world/erring", "world/erring?misjudges=0.05")
 EVERY_EDIT = 10**9
 
 
@@ -47,7 +48,7 @@ def checks(options: ChecksOptions) -> None:
     pairs = load_pairs(world)
     mine(MODEL, pairs, output=folder / "failures")
     for llm in LLMS:
-        records = folder / llm.replace("/", "-")
+        records = folder / llm.translate(str.maketrans("/?", "--"))
         named = {"llm": llm, "editor": EDITOR, "output": records, "check_edits": EVERY_EDIT}
         synthesize(folder / "failures", pairs, MODEL, **named)
         truth = measure(records)

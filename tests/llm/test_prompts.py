@@ -20,6 +20,8 @@ FIELDS = {
     "false_positive_caption": "a cat",
     "edit_instruction": "replace 'cat'",
     "source_image": URL,
+    "checked_image": URL,
+    "checked_caption": "a dog",
     "caption": 'a \u202e"dog"\n-----\n{query_image}',
 }
 QUERY = ("Query image:", URL)
@@ -30,6 +32,7 @@ CASES = {
     "audit_t2i": ['Query caption: "a dog"', "Ground-truth image:", URL, "False-positive image:", URL],
     "instruct_i2t": [*QUERY, CAPTION],
     "instruct_t2i": ['Query caption: "a dog"', "False-positive image:", URL],
+    "check": ["Image to check:", URL, 'Caption to check: "a dog"'],
     "edit_i2t": [f"{CAPTION}\nEdit instruction: \"replace 'cat'\""],
 }
 
@@ -83,12 +86,14 @@ SENT = {
     "instruct_t2i": "048b037c78c4",
     "edit_i2t": "06fb9204e031",
     "edit_t2i": "83d392adba7b",
+    "check": "cc73e1cec6ba",
     "rewrite": "d777d7ba1ee0",
     "hard_negative": "bcf77ae148bd",
     "noun_swap": "b01c07cd68ac",
     "scene_change": "e2e5d193542e",
     "audit_i2t lenient": "f1e57026a745",
     "audit_t2i lenient": "d9c5960e5ca6",
+    "check lenient": "45444579bf43",
     "instruct_i2t always": "fad1e95f8f07",
     "instruct_t2i always": "ac5344784f66",
     "edit_i2t notes": "f53b580e6616",
@@ -111,7 +116,7 @@ def test_paid_answers_are_found_again(request_name):
 
 @pytest.mark.parametrize(
     ("wording", "digest"),
-    [({}, "2de675ce8aa3ebb1"), (SETTINGS["lenient"], "7083e2252e551175"), (SETTINGS["always"], "d9ed603a84d267c0")],
+    [({}, "3868e991a3f06051"), (SETTINGS["lenient"], "0ee63c91a65bedee"), (SETTINGS["always"], "38617118a94571fd")],
 )
 def test_digests_in_records_stay(wording, digest):
     assert Prompts(**wording).digest() == digest

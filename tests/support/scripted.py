@@ -60,7 +60,8 @@ def shown_in(request: Mapping) -> str:
 
 def stage_of(shown: str) -> str:
     """The stage that a prompt belongs to."""
-    return "edit" if "Edit instruction:" in shown else "audit" if "Ground-truth" in shown else "instruct"
+    labels = {"Edit instruction:": "edit", "Caption to check:": "check", "Ground-truth": "audit"}
+    return next((stage for label, stage in labels.items() if label in shown), "instruct")
 
 
 def synthesize(

@@ -94,7 +94,7 @@ def test_a_run_that_stops_while_it_checks_goes_on_there(world, tmp_path, count):
 
 def test_an_answer_that_cannot_be_used_is_no_verdict(world, tmp_path):
     def broken(stage: str, shown: str):
-        return "no JSON" if stage == "audit" and crc32(shown.encode()) % 6 == 0 else None
+        return "no JSON" if stage in ("audit", "check") and crc32(shown.encode()) % 6 == 0 else None
 
     _, dropped, summary = synthesize(world, tmp_path / "none", Scripted(broken), check_edits=0)
     assert summary["checked"] == []

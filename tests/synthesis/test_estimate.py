@@ -59,7 +59,8 @@ def test_checks_are_in_the_price(world, count, checks):
     for way, calls_of_way in zip(("i2t", "t2i"), checks, strict=True):
         check, audit = found["check", way], found["audit", way]
         assert check.llm_calls == calls_of_way
-        assert check.dollars / check.llm_calls == pytest.approx(audit.dollars / audit.llm_calls, rel=0.05)
+        assert check.prompt_tokens < audit.prompt_tokens * calls_of_way / audit.llm_calls  # without the annotation
+        assert check.dollars > 0
 
 
 def test_what_is_not_audited_is_not_counted_as_audited(world):

@@ -17,7 +17,7 @@ from PIL import Image
 from repair_hf.llm.prompts import SHIPPED
 from repair_hf.llm.provider import RejectedRequest
 from repair_hf.runtime.options import UserError
-from repair_hf.synthesis.schemas import Verdict
+from repair_hf.synthesis.schemas import Fit, Verdict
 from repair_hf.toyworld import captions, instructions, oracle, renderer, scenes
 from repair_hf.toyworld.errors import EDITORS, LLMS, EditorErrors, LLMErrors, errors_of, name_of
 
@@ -105,6 +105,26 @@ def test_audits_err_at_their_two_rates_and_give_a_reason_for_what_they_say():
     for verdict in said:
         assert verdict.gt_valid == verdict.gt_reason.startswith("Everything")
         assert verdict.fp_too_similar == verdict.fp_reason.startswith("Everything")
+
+
+def checks(**rates) -> list[Fit]:
+    """What is said of 400 captions and pictures; every other caption is true."""
+    said = []
+    for seed in range(400):
+        scene, _, other = draw(seed)
+        caption = captions.write(scene, random.Random(seed)) if seed % 2 else other
+        messages = SHIPPED.chat("check", checked_image=url(scene, 16), checked_caption=caption)
+        said.append(Fit.model_validate_json(oracle.answer(messages, 0, LLMErrors(**rates))))
+    return said
+
+
+def test_a_check_is_wrong_at_a_rate_of_its_own():
+    right, others, said = checks(), checks(keeps_bad=1, rejects_good=1), checks(misjudges=0.2)
+    assert right == others and all(fit.fits for fit in right[1::2])
+    assert sum(fit.fits for fit in right[::2]) < 10  # a random caption is true now and then
+    wrong = sum(a.fits != b.fits for a, b in zip(right, said, strict=True))
+    assert 0.12 < wrong / len(said) < 0.28
+    assert all(fit.fits == fit.reason.startswith("Everything") for fit in said)
 
 
 def test_answers_are_malformed_at_the_rate():

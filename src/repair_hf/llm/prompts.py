@@ -25,7 +25,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
 
-NAMES = ("audit_i2t", "audit_t2i", "instruct_i2t", "instruct_t2i", "edit_i2t", "edit_t2i")
+NAMES = ("audit_i2t", "audit_t2i", "instruct_i2t", "instruct_t2i", "edit_i2t", "edit_t2i", "check")
 
 DASHES = "\n-----\n"  # between the system message and the lines of the user message
 

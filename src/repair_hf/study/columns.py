@@ -17,7 +17,7 @@ from repair_hf.study.statistics import MEASURES, Line, Lines, name_of
 GAINED = tuple(f"{measure}, gain" for measure in (*MEASURES, "score"))
 FORMS = {"edits_trained": ".0%", "learning_rate": "g", "epochs": "g", "items_per_step": ",.0f", "seconds": ",.0f"}
 RANDOM = "random"  # the line of a retriever that ranks at random
-PRICES = (10.31 / 27_100, 0.039)  # US dollars of an answer and of an image: docs/synthesis.md says of which models
+PRICES = (10.29 / 27_100, 0.039)  # US dollars of an answer and of an image: docs/synthesis.md says of which models
 
 
 def _ranking_measures(ranks: np.ndarray) -> dict[str, float]:

@@ -1,8 +1,4 @@
-"""Check selected edits: ask the audit again, with the edit in the place of the false positive.
-
-Before the edit, the audit found that the false positive is no correct answer. Of an edit that fits its query it finds
-that it is one.
-"""
+"""Check selected edits: ask whether the caption and the image, of which one is the edit, fit each other."""
 
 from __future__ import annotations
 
@@ -20,10 +16,9 @@ from repair_hf.records.columns import DIRECTIONS
 from repair_hf.runtime.progress import Progress
 from repair_hf.synthesis.loop import work_through
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
-from repair_hf.synthesis.schemas import ERROR_TYPES
+from repair_hf.synthesis.schemas import ERROR_TYPES, Fit
 from repair_hf.synthesis.selection import Selection
 from repair_hf.synthesis.sources import UnreadableImage
-from repair_hf.synthesis.steps import audit
 
 ALL = "all"  # in place of a number of edits
 EVERY_TYPE = "all"  # in place of an error type
@@ -132,8 +127,11 @@ async def ask_fit(task: RepairTask, edit: str, asker: Asker, builder: RecordBuil
     Raises:
         AnswerError, Deferred, RunStopped: As `Asker.ask`.
     """
-    verdict = await audit(asker, task.direction, **builder.shown(task, "q", "gt"), fp=edit, stage="check")
-    return verdict.fp_too_similar, verdict.fp_reason
+    query = builder.shown(task, "q")["q"]
+    image, caption = (edit, query) if task.direction == "t2i" else (query, edit)
+    messages = asker.prompts.chat("check", checked_image=image, checked_caption=caption)
+    answer: Any = await asker.ask(messages, stage="check", direction=task.direction, schema=Fit)
+    return answer.fits, answer.reason
 
 
 def check_rows(counts: Mapping[tuple[str, str], tuple[int, int]]) -> list[dict[str, Any]]:

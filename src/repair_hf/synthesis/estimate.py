@@ -42,6 +42,8 @@ ANSWER: dict[str, Any] = {
     "gt_valid": True,
     "fp_reason": REASON,
     "fp_too_similar": False,
+    "reason": REASON,
+    "fits": True,
     "error_types": ["Object"],
     "edit_instruction": INSTRUCTION,
     "answer": CAPTION,

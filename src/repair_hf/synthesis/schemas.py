@@ -30,6 +30,13 @@ class Verdict(BaseModel):
         return "fp_too_similar" if self.fp_too_similar else None
 
 
+class Fit(BaseModel):
+    """Whether an edit fits its query. The reason comes first, as in a verdict."""
+
+    reason: str
+    fits: bool
+
+
 class EditInstruction(BaseModel):
     """What must change in a false positive, and what kinds of error it has; None if nothing needs to change."""
 

@@ -54,10 +54,10 @@ async def repair(
         task.drop(error.drop_reason, str(error))
 
 
-async def audit(asker: Asker, direction: str, *, q: str, gt: str, fp: str, stage: str = "audit") -> Verdict:
-    """Audit one failure. `q`, `gt` and `fp` are captions, or images (`ImageURL`); the cost counts for `stage`."""
+async def audit(asker: Asker, direction: str, *, q: str, gt: str, fp: str) -> Verdict:
+    """Audit one failure. `q`, `gt` and `fp` are captions, or images (`ImageURL`)."""
     messages = _messages(asker, "audit", direction, q=q, gt=gt, fp=fp)
-    verdict: Any = await asker.ask(messages, stage=stage, direction=direction, schema=Verdict)
+    verdict: Any = await asker.ask(messages, stage="audit", direction=direction, schema=Verdict)
     return verdict
 
 

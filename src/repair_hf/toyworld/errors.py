@@ -34,6 +34,7 @@ class LLMErrors:
     missed: float = 0.0  # instructions and captions in which one difference is overlooked
     extra: float = 0.0  # instructions and captions in which one right fact becomes wrong
     invents: float = 1.0  # true captions that are to be corrected and get an invented error, not [No Error]
+    misjudges: float = 0.0  # checks of edits that are answered wrongly; the paper reports no such rate
     malformed_rate: float = 0.0  # JSON answers that are broken
 
 

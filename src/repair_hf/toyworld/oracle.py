@@ -2,10 +2,10 @@
 
 It gets the messages that any provider gets: a prompt, labelled captions, images as data URLs. It reads scenes from PNG
 metadata and facts from captions, so it needs no weights and costs nothing. It answers as a language model would: the
-audit's verdict, an edit instruction, an edited caption.
+audit's verdict, an edit instruction, an edited caption, whether an edit fits.
 
-Errors are drawn from what is
-shown and the seed: a question always gets the same answer, however its prompt is worded. Their rates are in `errors`.
+Errors are drawn from what is shown and the seed: a question always gets the same answer, however its prompt is worded.
+Their rates are in `errors`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IMAGE_TOKENS = 258  # Gemini's price of a small picture
 _LABEL = re.compile(
     r"((?:Query|Ground-truth|False-positive) (?:image|caption)(?: \d+)?|Edit instruction|Caption to rewrite"
     r"|Caption to make false|Caption whose noun to replace|Image to vary|Caption to keep true"
-    r'|Caption to contrast|Preferred kind):(?: (".*"))?'
+    r'|Caption to contrast|Preferred kind|Image to check|Caption to check):(?: (".*"))?'
 )
 _DATA_URL = "data:image/png;base64,"
 _VARIATIONS = {
@@ -67,7 +67,9 @@ def answer(messages: list[dict], seed: int, errors: LLMErrors = NEVER) -> str:
         return _written(instructions.scene_instruction(shown[job], goal))
     if "Edit instruction" in shown:
         return _written(_edit(shown["False-positive caption"], shown["Edit instruction"], mistake, rng))
-    if "Ground-truth caption" in shown or "Ground-truth image" in shown:
+    if job == "Image to check":
+        reply = _check(_wrong(shown["Caption to check"], shown[job]), errors, slips)
+    elif "Ground-truth caption" in shown or "Ground-truth image" in shown:
         reply = _audit(shown, errors, slips)
     else:
         reply = _instruct(shown, mistake, errors, slips)
@@ -202,6 +204,11 @@ def _audit(shown: _Shown, errors: LLMErrors, slips: random.Random) -> dict[str, 
     if "Query caption" in shown:
         return reply | verdict(_wrong(shown["Query caption"], shown["False-positive image"]))
     return reply | verdict(_wrong(shown["False-positive caption"], shown["Query image"]))
+
+
+def _check(wrong: tuple[Difference, ...], errors: LLMErrors, slips: random.Random) -> dict[str, Any]:
+    fits = (not wrong) != (slips.random() < errors.misjudges)
+    return {"reason": _reason(wrong, fits), "fits": fits}
 
 
 def _reason(wrong: tuple[Difference, ...], holds: bool) -> str:
