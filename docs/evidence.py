@@ -17,7 +17,7 @@ from repair_hf.study.statistics import Line, Lines, lines_of
 
 DOCS = Path(__file__).parent
 FILES = ("small.parquet", "small-74ad2c2b.parquet", "large.parquet")  # of equal cells, the later file's is taken
-CURVES = {PLAIN: MUTED, DEFAULT.name: ROLES["edit"], PAPER: ROLES["fp"]}
+CURVES = {PLAIN: MUTED, DEFAULT.name: ROLES["edit"], PAPER: ROLES["fp"], "tripletclip": ROLES["gt"]}
 WORLDS = {"small": "1,000 pictures", "large": "10,000 pictures"}
 BOUGHT = {  # method: name, color, marker
     DEFAULT.name: ("both, 3 candidates", ROLES["edit"], "s"),
@@ -48,6 +48,8 @@ def draw_curves(worlds: dict[str, Lines]) -> None:
                 lines = [
                     line for line in worlds[name].values() if line.cell.method == method and line.cell.budget == "all"
                 ]
+                if not lines:
+                    continue
                 lines = [worlds[name][BASE], *sorted(lines, key=lambda line: line.cell.blend)]
                 points = [(percent(line, "R@1"), percent(line, "kept")) for line in lines]
                 axes.plot(*zip(*points, strict=True), marker="o", markersize=4, linewidth=1, color=color, label=method)

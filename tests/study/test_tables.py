@@ -12,12 +12,12 @@ from repair_hf.runtime.options import UserError
 from repair_hf.study.columns import PRICES
 from repair_hf.study.methods import PAPER, PLAIN
 from repair_hf.study.paper import aro_table, both_ways, results_of_setting
-from repair_hf.study.results import BASE, Cell, Results, load_rows, save_rows
+from repair_hf.study.results import BASE, BLENDS, Cell, Results, load_rows, save_rows
 from repair_hf.study.statistics import MEASURES
 from repair_hf.study.tables import TOY, tables_of, write_page
 from tests.study.made_rows import plan, row, rows
 
-METHODS = ["repair-batch", "repair-paper", "laclip", "wo-qc"]
+METHODS = ["laclip", "repair-batch", "repair-paper", "wo-qc"]
 
 
 def found(**options):
@@ -42,9 +42,8 @@ def test_the_summary_compares_all_methods_with_plain_training():
 def test_methods_are_compared_with_each_other_and_with_the_papers_own():
     made = {each.name: each for each in tables_of(found(), {}, {})}
     pairs = made["pairs"].data.set_index(["method", "other", "measure"])
-    assert len(pairs) == 3 * 10 * 4 and pairs.loc[("repair-batch", "laclip", "R@1"), "difference"] == pytest.approx(
-        0.1
-    )
+    assert len(pairs) == 3 * 10 * 4
+    assert pairs.loc[("laclip", "repair-batch", "R@1"), "difference"] == pytest.approx(-0.1)
     assert "minus `repair-batch`" in made["pairs"].note
     table = made["methods"].table.set_index("method")
     assert table.loc["repair-batch", "R@1, from the paper's method"].startswith("+10.0")
@@ -121,7 +120,7 @@ def test_a_gain_is_over_plain_training_of_the_same_weight_and_a_best_weight_is_c
     assert (best.loc["plain", "weight"], best.loc["repair-batch", "weight"]) == ("0.6", "0.8")
     assert best.loc["repair-batch", "R@1, gain"].startswith("+10.0") and best.loc["laclip", "weight"] == "0.6"
     figure = found["blends"].plot.panels[0]
-    assert [line.points[-1].label for line in figure.lines] == ["1 plain", "1 repair-batch", "1 repair-paper"]
+    assert [line.points[-1].label for line in figure.lines] == [f"1 {method}" for method in (PLAIN, *METHODS)]
     assert "repair-batch, blend 0.8: 60.0 and on the base's own domain 50.0" in found["blends"].plot.description
 
 
@@ -195,4 +194,16 @@ def test_the_page_warns_of_the_toy_world_and_says_what_is_left_out(tmp_path):
     assert TOY in page and "`wo-failure`: no failure was repaired." in page and "too few for a conclusion" in page
     assert len(pd.read_csv(tmp_path / "pairs.csv")) == 120
     assert "![Blended with the base: R@1 against what is kept](blends.svg)" in page
-    assert (tmp_path / "blends.svg").read_text().startswith("<svg")
+    drawn = (tmp_path / "blends.svg").read_text()
+    assert drawn.startswith("<svg") and "panel" not in drawn
+
+
+def test_every_method_has_a_curve_and_a_panel_three_of_them(tmp_path):
+    names = ["laclip", "alia", "coco-cf", "tripletclip", "simclr", "repair-batch"]
+    write_page(
+        tables_of(list(rows(plan(methods=names, seeds=1), lambda cell: {}).values()), {}, {}), tmp_path, is_toy=True
+    )
+    drawn = (tmp_path / "blends.svg").read_text()
+    for method in (PLAIN, *names):
+        assert all(f"{method}, blend {blend:g}: " in drawn for blend in BLENDS)
+    assert "own domain, panel 1 (" in drawn and "own domain, panel 2 (" in drawn and "panel 3" not in drawn

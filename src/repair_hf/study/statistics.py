@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from repair_hf.study.methods import PLAIN
+from repair_hf.study.methods import METHODS, PLAIN
 from repair_hf.study.results import BASE, CONTRAST, Cell, Row
 
 MEASURES = {  # the mean of each is compared
@@ -110,7 +110,7 @@ Lines = dict[str, Line]
 
 
 def lines_of(rows: Iterable[Row], split: str) -> dict[str, Lines]:
-    """Return the lines of a split, by data and name: the base, plain training, and the others as they come.
+    """Return the lines of a split, by data and name: the base, and the others in the order of `METHODS`.
 
     The setting of a method is the one that was evaluated on the test split; of several, as where a grid was widened,
     the best on validation with seed 0. Lines with fewer seeds than plain training are not finished, and left out.
@@ -119,7 +119,7 @@ def lines_of(rows: Iterable[Row], split: str) -> dict[str, Lines]:
     chosen = _settings(by_cell)
     bases = {cell.data: row for cell, row in by_cell.items() if cell.method == BASE and cell.split == split}
     found = {data: {BASE: Line(row, [row])} for data, row in bases.items()}
-    methods = dict.fromkeys([PLAIN, *(cell.method for cell in by_cell)])
+    methods = dict.fromkeys([*METHODS, *(cell.method for cell in by_cell)])  # a row may be of a method that has left
     place = {method: number for number, method in enumerate(methods)}
     for cell in sorted(by_cell, key=lambda cell: (place[cell.method], cell.budget != "all", -cell.blend, cell.seed)):
         there = by_cell.get(replace(cell, split=split))

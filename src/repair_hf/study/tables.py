@@ -17,12 +17,12 @@ from repair_hf.analysis.tables import NONE, markdown
 from repair_hf.evaluation.comparison import too_few
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.study.columns import GAINED, RANDOM, RANKING, cell_of, random_cell
-from repair_hf.study.methods import BOUGHT, DEFAULT, PAPER, PLAIN
+from repair_hf.study.methods import BOUGHT, DEFAULT, PLAIN
 from repair_hf.study.options import ORDERS
 from repair_hf.study.paper import Figures, both_ways
 from repair_hf.study.results import ANCHORS, BASE, Cell, Row
 from repair_hf.study.rule import WORLDS, apply_rule
-from repair_hf.study.statistics import MEASURES, Lines, lines_of
+from repair_hf.study.statistics import MEASURES, Line, Lines, lines_of
 
 PAIR = ("method", "other", "measure", "difference", "low", "high")
 PAID = ("samples", "llm_calls", "images")
@@ -50,7 +50,7 @@ def is_whole(cell: Cell) -> bool:
 
 
 MONEY = {DEFAULT.name, *(method.name for method in BOUGHT)}
-DRAWN = (PLAIN, DEFAULT.name, PAPER)  # the curves of the figure
+CURVES = 3  # curves of a panel beside that of plain training
 ORDERED = BOUGHT[-1].name  # the method whose records are taken in several orders
 TABLES = (
     Table(
@@ -176,16 +176,25 @@ def _cells(name: str, columns: Iterable[str], lines: Lines) -> dict[str, str]:
 
 
 def _curve(lines: Lines) -> Curve | None:
-    """Draw what the methods of `DRAWN` gain against what they keep, at each weight; None if nothing is kept."""
+    """Draw what each method gains against what it keeps, at each weight; None if nothing is kept.
+
+    A panel has plain training and a few others.
+    """
     if "kept" not in lines[BASE].estimates:
         return None
+    drawn: dict[str, list[Line]] = {}
+    for line in lines.values():
+        if line.cell.budget == "all" and line.cell.method != BASE:
+            drawn.setdefault(line.cell.method, [lines[BASE]]).insert(1, line)
+    others = [method for method in drawn if method != PLAIN]
     rows = []
-    for method in DRAWN:
-        of_method = [line for line in lines.values() if line.cell.method == method and line.cell.budget == "all"]
-        for line in [lines[BASE], *reversed(of_method)] if of_method else []:
-            weight = 0.0 if line is lines[BASE] else line.cell.blend
-            gained, kept = (100 * line.estimates[measure].mean for measure in ("R@1", "kept"))
-            rows.append(("the base's own domain", method, weight, gained, kept))
+    for first in range(0, max(len(others), 1), CURVES):
+        panel = "the base's own domain" + (f", panel {first // CURVES + 1}" if len(others) > CURVES else "")
+        for method in [PLAIN, *others[first : first + CURVES]]:
+            for line in drawn.get(method, []):
+                weight = 0.0 if line is lines[BASE] else line.cell.blend
+                gained, kept = (100 * line.estimates[measure].mean for measure in ("R@1", "kept"))
+                rows.append((panel, method, weight, gained, kept))
     return curve(pd.DataFrame(rows, columns=["also", "method", "blend", "gained", "kept"]))
 
 
