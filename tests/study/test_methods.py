@@ -31,7 +31,7 @@ def test_the_papers_method_is_as_it_is_written():
     assert METHODS[PAPER] == Method("repair-paper", REPAIR, loss="grid", fill="paper", grid_weight=0.5)
 
 
-def test_the_candidates_are_those_of_the_rule():
+def test_the_candidates_for_the_default():
     found = [(one.name, one.fill, one.loss, one.grid_weight, one.grid_mean) for one in CANDIDATES]
     assert found == [
         ("repair-batch", "edits", "batch", 0.0, "grids"),

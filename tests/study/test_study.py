@@ -52,7 +52,7 @@ def rows_of(file: Path) -> pd.DataFrame:
 
 
 def test_every_method_takes_two_steps_and_a_study_has_its_rows_and_tables(tiny):
-    """What the rule for the default compares has a row of each blend."""
+    """Every training has a row of each blend."""
     folder, shown, _ = tiny
     found = rows_of(folder / "results.parquet")
     assert "left out" not in shown[0] and set(found["method"]) == {BASE, "plain", *WANTED}

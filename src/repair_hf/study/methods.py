@@ -60,7 +60,7 @@ def ablation(name: str, **choice: Any) -> Method:
 
 
 REPAIR_PAPER = Method(PAPER, REPAIR, loss="grid", fill="paper", grid_weight=0.5)
-# The candidates of the rule for the default (docs/study.md), the simplest first
+# The candidates for the default of `train`, the simplest first (docs/study.md says how it was chosen)
 CANDIDATES = (
     Method("repair-batch", REPAIR, fill="edits"),
     Method("repair-grid", REPAIR, loss="grid", fill="edits", grid_weight=1.0),

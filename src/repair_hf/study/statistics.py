@@ -61,12 +61,6 @@ def mean_of(estimates: Sequence[Estimate]) -> Estimate:
     return Estimate(*(np.mean([getattr(each, name) for each in estimates], 0) for name in ("seeds", "moved")))
 
 
-def over_worlds(estimates: Sequence[Estimate]) -> Estimate:
-    """Average estimates of as many seeds on different images."""
-    moved = np.concatenate([each.moved for each in estimates]) / len(estimates)
-    return Estimate(np.mean([each.seeds for each in estimates], 0), moved)
-
-
 @dataclass(frozen=True)
 class Line:
     """Rows of one split, one of each seed: of the base, or of a method with one setting, budget and blend."""

@@ -21,7 +21,6 @@ from repair_hf.study.methods import BOUGHT, DEFAULT, PLAIN
 from repair_hf.study.options import ORDERS
 from repair_hf.study.paper import Figures, both_ways
 from repair_hf.study.results import ANCHORS, BASE, Cell, Row
-from repair_hf.study.rule import WORLDS, apply_rule
 from repair_hf.study.statistics import MEASURES, Line, Lines, lines_of
 
 PAIR = ("method", "other", "measure", "difference", "low", "high")
@@ -50,7 +49,7 @@ def is_whole(cell: Cell) -> bool:
 
 
 MONEY = {DEFAULT.name, *(method.name for method in BOUGHT)}
-CURVES = 3  # curves of a panel beside that of plain training
+CURVES = 4  # curves of a panel beside that of plain training
 ORDERED = BOUGHT[-1].name  # the method whose records are taken in several orders
 TABLES = (
     Table(
@@ -120,7 +119,7 @@ TABLES = (
 
 
 def tables_of(rows: Sequence[Row], published: Figures, left_out: Mapping[str, str]) -> list[Finding]:
-    """Return all tables of what is finished: those of each dataset, and with both toy worlds the rule for the default.
+    """Return all tables of what is finished, those of each dataset.
 
     `published` is what RePair's paper reports; `left_out` are methods without rows, with the reason.
     """
@@ -128,8 +127,6 @@ def tables_of(rows: Sequence[Row], published: Figures, left_out: Mapping[str, st
     if left_out:
         found.append(Finding("left_out", "Left out", " ".join(f"`{name}`: {why}." for name, why in left_out.items())))
     validation, test = lines_of(rows, "validation"), lines_of(rows, "test")
-    if set(WORLDS) <= validation.keys() and (rule := apply_rule([validation[name] for name in WORLDS])):
-        found.append(rule)
     for data, lines in test.items():
         suffix, where = (f"_{data}", f" ({data})") if len(test) > 1 else ("", "")
         size = _size_of(lines)
