@@ -40,7 +40,7 @@ class PretrainOptions(Bounded):
 
     world: str = opt("runs/world", "Folder of the world (`repair-hf world build`).")
     output: str = opt("runs/base", "Folder of the trained retriever.")
-    epochs: float = opt(25.0, "Passes over the training captions; accuracy still rises after the default.", above=0)
+    epochs: float = opt(10.0, "Passes over the training captions.", above=0)
     learning_rate: float = opt(1e-3, "Peak learning rate.", above=0)
     batch_size: int = opt(128, "Pairs in a batch.", least=1)
     width: int = opt(128, "Width of both towers and of the embeddings, a multiple of 32.", least=32)

@@ -7,6 +7,7 @@ import json
 import random
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -90,9 +91,10 @@ def test_a_fresh_retriever_loads_by_the_auto_classes_and_knows_the_grammars_word
 @pytest.mark.slow
 def test_a_retriever_beats_chance_by_far(tmp_path):
     world = build_world(tmp_path / "world", splits={"train": 500, "validation": 50, "test": 100}, domain="plain")
-    run("pretrain", f"--world {world} --output {tmp_path / 'base'} --epochs 12 --batch-size 64")
+    run("pretrain", f"--world {world} --output {tmp_path / 'base'} --epochs 24 --batch-size 64")
     found = json.loads((tmp_path / "base" / "held_out.json").read_text())["test"]
-    assert found["t2i_R@1"] > 0.2 and found["i2t_R@1"] > 0.2  # chance: 0.01
+    # Chance: 0.01. After half of these epochs, R@1 was 0.07 to 0.27 by seed; after all of them 0.6.
+    assert found["t2i_R@1"] > 0.3 and found["i2t_R@1"] > 0.3
     AutoModel.from_pretrained(tmp_path / "base")
 
 
@@ -101,6 +103,8 @@ HELD_OUT = json.loads((BASE / "held_out.json").read_text())
 
 def test_the_shipped_retriever_carries_its_recipe_and_its_held_out_figures():
     assert HELD_OUT["test"]["n_images"] == 500 and HELD_OUT["test"]["n_texts"] == 2500
+    recipe = asdict(PretrainOptions())
+    assert HELD_OUT["options"] == {name: recipe[name] for name in HELD_OUT["options"]}
 
 
 @pytest.mark.skipif(not are_pinned("transformers"), reason="a digest holds what transformers writes")
