@@ -131,7 +131,7 @@ def test_several_warnings_are_said_in_full_once_and_then_in_one_line(folder, cap
         load_pairs(write(folder, rows), split="all")
         lines.append([line.message for line in caplog.records if line.levelname == "WARNING"])
     assert len(lines[0]) == len(lines[2]) == 3 and "images that do not exist: 1 ('Été.png')" in caplog.text
-    assert lines[1] == [f"{lines[0][0]} 2 more warnings as before."]
+    assert lines[1] == [f"{lines[0][0]} The other warnings (2) are those of an earlier command."]
 
 
 def test_a_dataset_in_memory_is_told_of_its_own_arguments(pairs_folder):

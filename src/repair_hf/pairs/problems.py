@@ -85,7 +85,7 @@ class Problems:
         if len(lines) > 1:
             mark = cached_assets_path("repair_hf", "warned") / digest([source, *lines])
             if mark.exists():
-                lines = [f"{lines[0]} {len(lines) - 1} more warnings as before."]
+                lines = [f"{lines[0]} The other warnings ({len(lines) - 1}) are those of an earlier command."]
             mark.touch()
         for line in lines:
             logger.warning("%s: %s", source, line)

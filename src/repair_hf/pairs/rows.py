@@ -238,7 +238,7 @@ def _with_parts(items: pd.DataFrame, wanted: str, problems: Problems) -> pd.Data
     parts = [{8: "validation", 9: "test"}.get(int.from_bytes(_hash(name)) % 10, "train") for name in names]
     counts = Counter(parts)
     problems.warnings.append(
-        f"No splits are named (a lone `train` is none): {counts[wanted]:,} of its {len(items):,} images are used. "
+        f"No splits are named (`train` alone counts as none): {counts[wanted]:,} of {len(items):,} images are used. "
         f"Split by image: {' / '.join(f'{counts[part]:,}' for part in PARTS)} ({' / '.join(PARTS)}). --split all uses "
         "all images."
     )
