@@ -82,7 +82,7 @@ def test_from_a_table_with_absolute_paths_to_the_verdict(clip_folder, pix2pix_fo
     assert not ids[0] & ids[2] and len(set.union(*ids)) == len(rows)  # the copy is no image of its own
 
     mined = f"mine --pairs photos.csv --model {clip_folder} --d-i2t 2 --output runs/failures".split()
-    synthesize, show = suggested(*mined)
+    show, synthesize = suggested(*mined)
     assert suggested(*show) == [["analyze", "runs/failures"]]
     assert (tmp_path / "runs" / "failures").is_dir() and suggested("analyze", "runs/failures") == []
 
@@ -93,7 +93,8 @@ def test_from_a_table_with_absolute_paths_to_the_verdict(clip_folder, pix2pix_fo
         assert main([*synthesize, "--max-calls", "130", "--concurrency", "1"]) == 1  # what is repaired is usable
         assert re.search(r"[1-9]\d* records are written", capsys.readouterr().out)
         assert suggested("show", "runs/records") == []
-        (train,) = suggested(*synthesize)
+        look, train = suggested(*synthesize)
+        assert look == ["show", "runs/records"]
         assert suggested(*synthesize) and (tmp_path / "runs" / "records").is_dir()
     records = load_records("runs/records")
     assert {*records["direction"]} == {"t2i", "i2t"}

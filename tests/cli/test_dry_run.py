@@ -19,8 +19,8 @@ def test_a_dry_run_prints_the_price_and_touches_nothing(inputs, tmp_path, capsys
     assert synthesize(*words, "--output", str(tmp_path / "new"), "--dry-run") == 0
     shown = capsys.readouterr().out
     rows = {tuple(row[:2]): row for row in map(str.split, shown.splitlines()) if len(row) in (7, 8)}
-    assert rows["edit", "t2i"][2:5] == ["4", "0", "16"] and rows["edit", "t2i"][7] == "$0.62"
-    assert rows["edit", "i2t"][2:5] == ["16", "64", "0"]
+    assert rows["edit", "T2I"][2:5] == ["4", "0", "16"] and rows["edit", "T2I"][7] == "$0.62"
+    assert rows["edit", "I2T"][2:5] == ["16", "64", "0"]
     assert rows["all", "20"][1:4] == ["20", "124", "16"]
     assert synthesize(*words, "--no-audited", "--output", str(tmp_path / "new"), "--dry-run") == 0
     shown = capsys.readouterr().out

@@ -110,7 +110,7 @@ def test_an_index_says_what_share_it_found(flags, tmp_path, capsys):
     printed, summary = capsys.readouterr().out, json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["search"] == "ivf" and summary["ranks"] == "lower bounds"
     assert summary["recall"] == {"i2t": 1.0, "t2i": 1.0}  # of so few it misses none
-    assert "ivf found 100.0% (i2t), 100.0% (t2i) of the false positives of an exact search. Ranks are lower" in printed
+    assert "ivf found 100.0% (I2T), 100.0% (T2I) of the false positives of an exact search. Ranks are lower" in printed
     assert main([*flags[:-1], str(tmp_path / "exact")]) == 0
     assert "recall" not in json.loads((tmp_path / "exact" / "summary.json").read_text())
     assert [row["fp"] for row in rows(tmp_path / "out")] == [row["fp"] for row in rows(tmp_path / "exact")]

@@ -236,6 +236,6 @@ def lines(path: Path) -> int:
 def test_what_was_mined_from_a_split_to_measure_on_is_not_suggested_for_training(capsys):
     for split in ("train", "all", "test", "validation"):
         _suggest(PairsOptions("p", split=split), "a/clip", "r")
-    shown = capsys.readouterr().out.splitlines()
-    words = ["train --pairs p", "train --pairs p --split all", "show r", "show r"]
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next:")]
+    words = ["show r", "train --pairs p", "show r", "train --pairs p --split all", "show r", "show r"]
     assert all(line.startswith(f"next: repair-hf {each}") for line, each in zip(shown, words, strict=True))

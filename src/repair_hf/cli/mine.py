@@ -80,11 +80,13 @@ def run(
         named = {name: getattr(prices, name) for name in fields_of(prices)}
         draw(folder, ShowOptions(**named), pairs)
         return suggest("synthesize", *words, "--limit", "100", "--llm", prices.llm, "--editor", prices.editor, *output)
-    suggest("synthesize", *words, "--llm", "...", "--editor", "...", *output)
     suggest("show", folder, why="Look at the failures before you pay for their repair:")
+    suggest("synthesize", *words, "--llm", "...", "--editor", "...", *output)
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
+    from repair_hf.analysis.tables import SIDES
+
     rows = []
     for direction, counts in summary["directions"].items():
         share = f"({counts['failed'] / counts['queries']:.1%})"
@@ -92,7 +94,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         rows.append([direction, counts["queries"], counts["failed"], share, counts["false_positives"], *gaps])
     print_table(("", "queries", "missed", "", "rows", "gap: 25%", "median", "75%"), rows)
     if recall := summary.get("recall"):
-        shares = ", ".join(f"{share:.1%} ({direction})" for direction, share in recall.items())
+        shares = ", ".join(f"{share:.1%} ({SIDES[direction]})" for direction, share in recall.items())
         print(
             f"{summary['search']} found {shares} of the false positives of an exact search. Ranks are lower bounds: "
             "candidates that the index missed are not counted."

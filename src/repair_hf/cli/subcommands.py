@@ -33,12 +33,12 @@ def unused(folder: str) -> str:
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str | float]], *, labels: int = 1) -> None:
-    """Print a table whose first `labels` columns are left-aligned."""
+    """Print a table whose first `labels` columns are left-aligned, with directions as `T2I` and `I2T`."""
     from rich.console import Console
 
-    from repair_hf.analysis.tables import terminal_table
+    from repair_hf.analysis.tables import SIDES, terminal_table
 
-    cells = ([cell if isinstance(cell, str) else f"{cell:,}" for cell in row] for row in rows)
+    cells = ([SIDES.get(cell, cell) if isinstance(cell, str) else f"{cell:,}" for cell in row] for row in rows)
     console, table = Console(markup=False, emoji=False), terminal_table(heads, cells, labels=labels)
     width, console.width = console.width, 1000
     console.width = max(width, console.measure(table).minimum)  # any narrower, it would break words and numbers

@@ -59,9 +59,10 @@ def run(
 
 
 def _suggest(pairs_options: PairsOptions, model: str, output: str) -> None:
-    """Name the next command: a training, or for a split to measure on a look at the records."""
+    """Name the next commands: a look at the records and, unless the split is one to measure on, a training."""
     if pairs_options.split in HELD_OUT:
         return suggest("show", output)
+    suggest("show", output, why="Look at the records before you train on them:")
     words = ["--model", model, "--records", output, "--output", unused("runs/train")]
     suggest("train", *flags(changed(pairs_options)), *words)
 
@@ -158,6 +159,7 @@ def _print_outcome(summary: Mapping[str, Any], synthesis: Any, *, was_done: bool
 
 def _print_summary(summary: Mapping[str, Any], ledger: tuple[Path, str]) -> None:
     from repair_hf.analysis.checked import CHECKED_HEADS, checked_table
+    from repair_hf.analysis.tables import SIDES
     from repair_hf.llm.cost import usage_of
 
     directions = summary["directions"]
@@ -176,7 +178,7 @@ def _print_summary(summary: Mapping[str, Any], ledger: tuple[Path, str]) -> None
     for direction, counts in directions.items():
         if counts["error_types"]:
             shares = ", ".join(f"{name} {share:.1%}" for name, share in counts["error_types"].items())
-            print(f"error types named in {direction} instructions: {shares}")
+            print(f"error types named in {SIDES[direction]} instructions: {shares}")
     _print_paid(ledger, usage_of(summary["paid"]))
 
 
