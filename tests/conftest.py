@@ -2,46 +2,48 @@
 
 import os
 import shutil
+import sys
 import tempfile
+from unittest import mock
 
 _HOME = tempfile.mkdtemp(prefix="repair-hf-tests-")
 os.environ |= {  # before any of the libraries is imported: they read these once
     "HF_HOME": _HOME,
     "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "TQDM_DISABLE": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
 
+with mock.patch.object(sys, "addaudithook"):  # filelock's is called at each event of Python, and doubles a deep copy
+    import filelock  # noqa: F401
+
 import gc  # noqa: E402
 import json  # noqa: E402
 from pathlib import Path  # noqa: E402
 
+import children  # noqa: E402
 import pytest  # noqa: E402
-import torch  # noqa: E402
 from pictures import draw, pictures  # noqa: E402
 from PIL import Image  # noqa: E402
-
-torch.set_num_threads(1)
 
 pytest_plugins = ["tiny_models", "sentence_models", "repaired_world"]
 
 # Files of over seven seconds of processor time come first, so that no worker begins one when the other is done.
 LONG = """
     analysis/test_report.py cli/test_changed_pairs.py cli/test_demo.py cli/test_folders.py cli/test_run.py
-    cli/test_stopped.py cli/test_synthesize.py cli/test_train.py evaluation/test_contrast.py hostile/test_commands.py
-    hub/test_push.py llm/test_ceilings.py llm/test_faults.py pairs/test_benchmarks.py pairs/test_columns.py
-    pairs/test_door.py study/test_study.py synthesis/test_kill.py synthesis/test_processes.py tests/test_python.py
-    tests/test_recipes.py training/test_adapters.py training/test_checkpoints.py training/test_trainer.py
+    cli/test_stopped.py cli/test_synthesize.py evaluation/test_contrast.py hostile/test_commands.py
+    mining/test_ranking.py study/test_study.py training/test_adapters.py training/test_blend.py
+    training/test_trainer.py
 """.split()
-# Files that share what takes long: the Hub's client, and the process that others are forked from.
+# Files that share what takes long: the Hub's client; LiteLLM, diffusers and the process that others are forked from.
 TOGETHER = {
     "hub": ("hub/test_push", "hub/test_from_hub"),
-    "children": tuple(
-        "llm/test_batches llm/test_ceilings llm/test_ledger runtime/test_arrays runtime/test_run_folder "
-        "study/test_simclr synthesis/test_batches synthesis/test_hosted_stops synthesis/test_processes "
-        "test_transformers_serve".split()
+    "models": tuple(
+        "tests/llm/ tests/synthesis/ cli/test_dry_run cli/test_stopped cli/test_synthesize "
+        "runtime/test_arrays runtime/test_run_folder study/test_simclr".split()
     ),
 }
 
@@ -63,8 +65,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log):
     return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Exclude imported modules from garbage collection, which the Trainer runs at the start of each training."""
+    if any(item.get_closest_marker("slow") for item in session.items):
+        children.PRELOADED += children.FOR_SLOW_TESTS
     gc.collect()
     gc.freeze()
 

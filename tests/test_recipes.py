@@ -82,7 +82,7 @@ def test_the_stages_of_a_recipe_fit_together(folder):
             assert part.casefold() in readme.casefold(), part
 
 
-SLOW = {"coco30k-vit-l14": pytest.mark.slow}  # it differs from coco30k by its model alone
+SLOW = dict.fromkeys(["coco30k", "coco30k-vit-l14"], pytest.mark.slow)  # as coco, of which 30,000 images are drawn
 REHEARSED = [pytest.param(each, marks=SLOW.get(each.name, ())) for each in FOLDERS if each.name != "toy"]
 
 

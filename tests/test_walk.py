@@ -10,7 +10,6 @@ import shlex
 import shutil
 from pathlib import Path
 
-import matplotlib
 import pytest
 from chat_server import ChatServer
 from PIL import Image
@@ -25,6 +24,8 @@ SMALL = "--max-steps 3 --per-device-train-batch-size 8 --learning-rate 1e-3 --us
 def cut(folder: Path, across: int, down: int) -> dict[str, str]:
     """Write the parts of three photographs as JPEG files into a folder, and return the caption of each by its name."""
     sklearn = pytest.importorskip("sklearn", reason="scikit-learn carries two of the photographs")
+    import matplotlib
+
     images = Path(sklearn.__file__).parent / "datasets" / "images"
     photographs = {
         "a woman in uniform before a flag": Path(matplotlib.get_data_path(), "sample_data", "grace_hopper.jpg"),

@@ -18,9 +18,6 @@ from repair_hf.runtime.options import PairsOptions, UserError
 from repair_hf.toyworld.parsing import build_parser
 from tests.benchmarks import scripts
 
-for _package in ("nltk", "spacy"):
-    pytest.importorskip(_package, reason="the extra repair-hf[aro] is not installed")
-
 CAPTIONS = (
     [
         "Two big red stars to the left of a small blue box at night.",
@@ -29,6 +26,12 @@ CAPTIONS = (
     ["ball", "A purple star (racing along): it's a blue box, isn't it?"],
     [" ".join(["a red ball"] * 14), "one star and a heart", "a circle!", "big red ball"],
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _packages() -> None:
+    for package in ("nltk", "spacy"):
+        pytest.importorskip(package, reason="the extra repair-hf[aro] is not installed")
 
 
 @pytest.fixture(scope="module")

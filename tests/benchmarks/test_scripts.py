@@ -24,6 +24,7 @@ from tests.benchmarks.scripts import TRAIN, run
 
 MINE = ("product", "mine", "mine 5/1", "evaluate", "faiss")
 EDITOR = "--sizes tiny --size 64 --steps 1 --repeat 1 --device cpu"
+CHECKS = "--train 12 --output {folder}"
 PART = "--train 30 --test 8 --queries 3 --epochs 1 --batch 8"
 
 
@@ -36,7 +37,7 @@ PART = "--train 30 --test 8 --queries 3 --epochs 1 --batch 8"
         ("llm", "--requests 12 --concurrency 4 --latency 0.01 --repeat 2", ("1", "2", "median ratio")),
         ("replay", "--images 3 --repeat 1", ("rerun 1", "median")),
         pytest.param("train", f"{TRAIN} --rows plain", ("run_clip", "plain"), marks=pytest.mark.slow),
-        ("checks", "--train 12 --output {folder}", ("world/erring", "world/oracle")),
+        pytest.param("checks", CHECKS, ("world/erring", "world/oracle"), marks=pytest.mark.slow),
         pytest.param("table", "--rows 3000", ("3,000",), marks=pytest.mark.slow),
         pytest.param("many_captions", "--captions 1000", ("1,000",), marks=pytest.mark.slow),
         pytest.param("editor", EDITOR, ("flux2-klein", "instruct-pix2pix"), marks=pytest.mark.slow),

@@ -19,6 +19,9 @@ SYNTHESIZE = "synthesize {pairs} --failures {run}/failures --llm world/oracle --
 TRAIN = "train {pairs} --records {run}/records --use-cpu --max-steps 1 --per-device-train-batch-size 4"
 
 
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("gt_image", "fp_text")]
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run of `mine` and `synthesize` on its own world."""
@@ -62,7 +65,7 @@ def test_other_pairs_under_the_same_names_are_an_error(words, made_by, what, run
     assert not (tmp_path / "out" / "summary.json").exists()
 
 
-@pytest.mark.parametrize("what", ["q_text", "gt_image", "fp_image", "q_image", "gt_text", "fp_text"])
+@pytest.mark.parametrize("what", ["q_text", "fp_image", "q_image", "gt_text", *SLOW])
 def test_records_of_the_hub_are_compared_by_what_they_hold(what, run, copied, tmp_path, capsys):
     """They have no digests of the items. Both are given by Python as `load_records(pairs=)`, or by the command."""
     records = shutil.copytree(run / "records", tmp_path / "hub", ignore=shutil.ignore_patterns("items.parquet"))

@@ -3,11 +3,13 @@
 import json
 from contextlib import redirect_stdout
 from io import StringIO
+from unittest import mock
 
 import pytest
 from datasets import load_dataset
 from transformers import AutoModel, AutoProcessor
 
+from repair_hf.cli.demo import SIZES
 from repair_hf.cli.main import main
 
 METRICS = {"i2t_R@1", "t2i_R@1", "web_i2t_R@1", "web_t2i_R@1"}
@@ -20,8 +22,9 @@ def demo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo") / "demo"
     words = ["demo", "--size", "tiny", "--output", str(folder)]
     outputs, stamps = [], []
+    fewer = SIZES["tiny"] | {"world": {"train": 40, "validation": 1, "test": 20}, "web": 20}
     for _ in range(2):
-        with redirect_stdout(StringIO()) as shown:
+        with redirect_stdout(StringIO()) as shown, mock.patch.dict(SIZES, tiny=fewer):
             assert main(words) == 0
         outputs.append(shown.getvalue())
         made = [
@@ -44,8 +47,8 @@ def test_metrics_hold_every_method(demo):
     assert set(metrics) == {"random", "base", *TRAININGS, *(f"{training}, blend 0.8" for training in TRAININGS)}
     for row in metrics.values():
         assert set(row) >= METRICS
-    assert metrics["random"]["t2i_R@1"] == pytest.approx(1 / 30)
-    assert metrics["base"]["n_images"] == 30 and metrics["base"]["n_texts"] == 150
+    assert metrics["random"]["t2i_R@1"] == pytest.approx(1 / 20)
+    assert metrics["base"]["n_images"] == 20 and metrics["base"]["n_texts"] == 100
     assert all(metrics[training]["seconds"] > 0 for training in TRAININGS)
     assert len({metrics[training]["steps"] for training in TRAININGS}) == 1
 

@@ -102,13 +102,12 @@ def test_more_failures_of_a_larger_mining_go_on_in_the_same_folder(inputs, tmp_p
 
 def test_more_edits_are_checked_in_a_finished_folder_and_fewer_change_nothing(inputs, tmp_path, capsys):
     folder, checked, asked = tmp_path / "r", [], []
-    for count in ("2", "5", "3", "1000"):
+    for count in ("2", "5", "3"):
         assert synthesize(inputs, folder, "--check-edits", count) == 0
         checked.append(sum(fits is not None for fits in load_records(folder)["edit_fits"]))
         asked.append([row["key"] for row in rows(folder)])
         assert ("nothing was done" in capsys.readouterr().out) == (count == "3")
-    assert checked == [2, 5, 5, len(load_records(folder))] and len(asked[1]) == len(asked[0]) + 3
-    assert set(asked[0]) < set(asked[1]) < set(asked[3])
+    assert checked == [2, 5, 5] and len(asked[1]) == len(asked[0]) + 3 and set(asked[0]) < set(asked[1])
     assert synthesize(inputs, folder, "--check-edits", "all") == 2  # it decides which records there are
     assert "check_edits_all (False -> True). Give another --output, and --ledger" in capsys.readouterr().err
 

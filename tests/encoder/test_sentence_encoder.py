@@ -19,9 +19,20 @@ from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
 from repair_hf.toyworld.corpus import build_world
 
-library = pytest.importorskip("sentence_transformers")
 HAS_TORCHVISION = importlib.util.find_spec("torchvision") is not None
 needs_torchvision = pytest.mark.skipif(not HAS_TORCHVISION, reason="Qwen2-VL's processor needs torchvision")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _library() -> None:
+    pytest.importorskip("sentence_transformers")
+
+
+def model_of(folder, **options):
+    """Open a folder with the library itself, which is imported late: only these tests need it."""
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(folder), device="cpu", **options)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +47,7 @@ def folder(request, sentence_folders):
 
 def plain(folder, pairs, **prompts) -> tuple[np.ndarray, np.ndarray]:
     """Each image and caption alone, as the library's own documentation embeds them."""
-    model = library.SentenceTransformer(str(folder), device="cpu")
+    model = model_of(folder)
     how = {"processing_kwargs": {"text": {"padding": "max_length", "max_length": 12, "return_attention_mask": False}}}
     if "SiglipModel" not in repr(model):
         how = {}
@@ -107,22 +118,23 @@ def test_a_caption_that_looks_like_an_image_is_a_text(sentence_folders, pairs_fo
 
 def test_a_loaded_model_is_a_retriever(sentence_folders, pairs):
     folder = sentence_folders("two_towers")
-    loaded = library.SentenceTransformer(str(folder), device="cpu")
+    loaded = model_of(folder)
     assert mine(loaded, pairs).to_list() == mine(folder, pairs).to_list()
 
 
 def test_a_model_that_compares_by_dot_products_is_a_warning(sentence_folders, caplog):
-    loaded = library.SentenceTransformer(str(sentence_folders("clip")), device="cpu", similarity_fn_name="dot")
+    loaded = model_of(sentence_folders("clip"), similarity_fn_name="dot")
     open_retriever(loaded, device="cpu")
     assert "compares by dot. Here its vectors are normalized and compared by cosine." in caplog.text
 
 
 def text_only(clip_folder, folder):
+    from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
     from tokenizers import Tokenizer
 
     tokens = Tokenizer.from_file(str(clip_folder / "tokenizer.json"))
-    library.SentenceTransformer(modules=[StaticEmbedding(tokens, embedding_dim=4)]).save_pretrained(str(folder))
+    SentenceTransformer(modules=[StaticEmbedding(tokens, embedding_dim=4)]).save_pretrained(str(folder))
 
 
 def with_code(clip_folder, folder):

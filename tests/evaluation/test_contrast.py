@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def world(folder):
-    return build_world(folder / "world", splits={"train": 20, "test": 60}, domain="target")
+    return build_world(folder / "world", splits={"train": 20, "test": 40}, domain="target")
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pyarrow as pa
 import pytest
-import scipy.stats
 from benchmark_files import captioned
 
 from repair_hf.evaluation import intervals
@@ -206,13 +205,13 @@ def block(request, monkeypatch) -> None:
 
 
 def test_equals_scipy(block):
+    from scipy.stats import bootstrap
+
     rng = np.random.default_rng(0)
     hits = (rng.random(60) < 0.3).astype(float)
     draws = Draws(len(hits), resamples=500, seed=7)
     found = draws.means(hits, np.arange(len(hits)))
-    expected = scipy.stats.bootstrap(
-        (hits,), np.mean, n_resamples=500, method="percentile", rng=np.random.default_rng(7)
-    )
+    expected = bootstrap((hits,), np.mean, n_resamples=500, method="percentile", rng=np.random.default_rng(7))
     np.testing.assert_allclose(found, expected.bootstrap_distribution, rtol=1e-12)
     assert interval(found) == pytest.approx(tuple(expected.confidence_interval), rel=1e-12)
 

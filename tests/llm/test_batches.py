@@ -19,15 +19,15 @@ from repair_hf.llm import batch_asker
 from repair_hf.llm.answers import FailedAnswer
 from repair_hf.llm.asker import Asker, Deferred
 from repair_hf.llm.batch_asker import BatchAsker, batch_route
-from repair_hf.llm.cost import count_tokens, paid_in
+from repair_hf.llm.cost import paid_in
 from repair_hf.llm.ledger import BudgetSpent, Topic
 from repair_hf.llm.ledger_file import FILE
 from repair_hf.llm.provider import ProviderError
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
-from tests.llm.asking import BILLS, IN, OUT, PRICED, QUICK, billed, texts
+from tests.llm.asking import BILLS, IN, OUT, PRICED, QUICK, TOKENS, billed, texts
 
-WORST = (ceil(1.1 * count_tokens(PRICED, texts(0, 1)[0])) * IN + 200 * OUT) / 2  # of one request, at half the price
+WORST = (ceil(1.1 * TOKENS) * IN + 200 * OUT) / 2  # of one request, at half the price
 
 
 def run(folder, url: str, questions: list[list[dict]], **ceilings) -> tuple[int, list]:

@@ -26,7 +26,7 @@ from repair_hf.llm.ledger import Ledger, Reply, Topic
 from repair_hf.llm.ledger_file import FILE
 from repair_hf.llm.provider import load_litellm
 from repair_hf.synthesis.hosted import worst_price
-from tests.llm.asking import IN, OUT, PRICED
+from tests.llm.asking import IN, OUT, PRICED, TOKENS, texts
 
 FLASH = "gemini/gemini-2.5-flash"
 
@@ -64,9 +64,13 @@ def test_messages_count_their_texts_and_their_images(model, size, tokens):
     rules, question = "Judge what you see. " * 20, "Is it a dog?"
     parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": question}]
     messages = [{"role": "system", "content": rules}, {"role": "user", "content": parts}]
-    texts = text_tokens(rules) + text_tokens(question)
-    assert 90 < texts < 120
-    assert count_tokens(model, messages) == pytest.approx(texts + tokens, abs=10)
+    words = text_tokens(rules) + text_tokens(question)
+    assert 90 < words < 120
+    assert count_tokens(model, messages) == pytest.approx(words + tokens, abs=10)
+
+
+def test_the_questions_of_other_tests_have_the_tokens_that_they_reckon_with():
+    assert {count_tokens(PRICED, question) for question in texts(0, 100)} == {TOKENS}
 
 
 def test_what_is_reserved_is_a_tenth_above_the_count_of_the_prompt_and_the_longest_answer():

@@ -15,7 +15,11 @@ from repair_hf.llm.paid_model import Retries
 from repair_hf.llm.provider import ProviderError
 from tests.llm.asking import BILLS, GOOD, Verdict
 
-CASES = [pytest.param(row, shape, id=f"{row.sent}-{shape}") for row in ROWS for shape in row.shapes]
+CASES = [
+    pytest.param(row, shape, id=f"{row.sent}-{shape}", marks=[pytest.mark.slow] * (shape != row.shapes[0]))
+    for row in ROWS
+    for shape in row.shapes
+]
 PATIENT = Retries(attempts=20, first_wait=0.01)  # a busy machine may not even send a request in 0.3 s
 both_shapes = pytest.mark.parametrize("shape", ["openai", "gemini"])
 # What comes of a question whose provider sends the same for ever, and how many requests it takes with three attempts.

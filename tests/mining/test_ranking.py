@@ -18,6 +18,8 @@ from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
 from tests.mining.embeddings import COLLECTIONS, check, identical, planted, quantised, random_unit
 
+SLOW = [pytest.param(*each, marks=pytest.mark.slow) for each in ((0, 0, 128), (0, 7, 2048))]
+
 
 @pytest.mark.parametrize("make", [quantised, random_unit, identical])
 @pytest.mark.parametrize(("n_images", "n_texts", "block"), [(11, 37, 4), (13, 13, 5), (7, 40, 64), (3, 9, 1)])
@@ -32,7 +34,7 @@ def test_few_items_equal_the_whole_matrix(make, n_images, n_texts, block, same_t
     check(images, texts, caption_image, 5, 3, block=block, words=words, looks=looks)
 
 
-@pytest.mark.parametrize(("k_image", "k_caption", "block"), [(0, 0, 128), (5, 1, 96), (40, 40, 128), (0, 7, 2048)])
+@pytest.mark.parametrize(("k_image", "k_caption", "block"), [(5, 1, 96), (40, 40, 128), *SLOW])
 @pytest.mark.parametrize("name", COLLECTIONS)
 def test_many_panels_equal_the_whole_matrix(name, k_image, k_caption, block):
     check(*COLLECTIONS[name](np.random.default_rng(1)), k_image, k_caption, block=block)

@@ -24,11 +24,17 @@ FILES = {
 }
 
 
+@pytest.fixture(scope="module")
+def looks(pairs_folder):
+    """What identifies the pictures of the folder."""
+    return load_pairs(pairs_folder, split="all").looks
+
+
 @pytest.mark.parametrize(
     ("file", "text"),
     [*((file, pa.string()) for file in FILES), ("binary", pa.large_string()), ("turned struct", pa.string_view())],
 )
-def test_image_files_and_captions_of_any_type(pairs_folder, tmp_path, file, text):
+def test_image_files_and_captions_of_any_type(pairs_folder, looks, tmp_path, file, text):
     rows, kind = rows_of(pairs_folder), FILES[file]
     cells = [{"bytes": (pairs_folder / row["image"]).read_bytes(), "path": row["image"]} for row in rows]
     if pa.types.is_struct(kind):
@@ -41,7 +47,7 @@ def test_image_files_and_captions_of_any_type(pairs_folder, tmp_path, file, text
     for source in (tmp_path / "rows.parquet", tmp_path):
         pairs = load_pairs(source, split="all", strict=True)
         assert content(pairs) == {row["image"]: row["captions"][:1] for row in rows}
-        assert pairs.looks == load_pairs(pairs_folder, split="all").looks
+        assert pairs.looks == looks
     assert content(Pairs.from_dataset(Dataset(pa.table(columns)))) == content(pairs)
 
 
@@ -57,9 +63,9 @@ def memory_of(load: Callable[[], Pairs]) -> tuple[Pairs, int, int]:
 
 @pytest.fixture(scope="module")
 def noise() -> Dataset:
-    """32 pictures of 480 kB that are in memory."""
-    drawn = np.random.default_rng(0).integers(0, 256, (32, 400, 400, 3), dtype=np.uint8)
-    columns = {"image": [PIL.Image.fromarray(each) for each in drawn], "caption": [f"noise {k}" for k in range(32)]}
+    """12 pictures of 480 kB that are in memory."""
+    drawn = np.random.default_rng(0).integers(0, 256, (12, 400, 400, 3), dtype=np.uint8)
+    columns = {"image": [PIL.Image.fromarray(each) for each in drawn], "caption": [f"noise {k}" for k in range(12)]}
     return Dataset.from_dict(columns).cast_column("image", Image())
 
 
@@ -68,17 +74,17 @@ def test_a_dataset_in_memory_takes_no_more_memory_than_a_file(tmp_path, noise, f
     """`datasets` would copy and pickle a table without a fingerprint, which also fails above 2 GiB."""
     data, size = noise, noise.data.nbytes
     if form == "selection":
-        data = data.select([*range(31, 0, -1)])
+        data = data.select([*range(11, 0, -1)])
     elif form == "slice":
-        data = data.select(range(4, 28))
+        data = data.select(range(2, 10))
     elif form == "added column":
-        data = data.add_column("x", list(range(32))).select_columns(["image", "caption"])
+        data = data.add_column("x", list(range(12))).select_columns(["image", "caption"])
     data.save_to_disk(tmp_path / "saved")
     given = DatasetDict({"train": data, "test": data.select([0])}) if form == "splits" else data
     expected, peak, _ = memory_of(lambda: load_pairs(tmp_path / "saved", split="all"))
     found, own_peak, kept = memory_of(lambda: Pairs.from_dataset(given, split="train" if form == "splits" else "all"))
     assert found.looks == expected.looks and found.captions["caption"][:] == expected.captions["caption"][:]
-    assert size > 15e6 and kept < 0.1 * size and own_peak < 1.1 * peak
+    assert size > 5e6 and kept < 0.1 * size and own_peak < 1.1 * peak
 
 
 def test_a_dataset_in_memory_keeps_its_order_and_images(pairs_folder):

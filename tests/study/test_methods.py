@@ -1,14 +1,18 @@
 """The table of methods: the paper's names, one change in each ablation, and choices that exist."""
 
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from repair_hf.study.cells import config_of
 from repair_hf.study.losses import OBJECTIVES
 from repair_hf.study.methods import ABLATIONS, CANDIDATES, METHODS, PAPER, REPAIR, Method, Records
 from repair_hf.study.paper import published_results
+from repair_hf.study.results import Cell
 from repair_hf.synthesis.options import SynthesizeOptions
 from repair_hf.training.options import Fill, Loss
+from tests.study.made_rows import setting
 
 FIELDS = ("data", "loss", "fill", "edits", "grid_weight", "grid_mean")
 
@@ -54,3 +58,12 @@ def test_choices_exist_and_records_share_a_name_only_if_they_are_the_same():
                 assert method.fill in get_args(Fill)
                 assert set(source.synthesize) <= set(SynthesizeOptions.__dataclass_fields__)
                 assert records.setdefault(source.name, source) == source
+
+
+def test_every_method_has_a_configuration_of_training():
+    """A study's test trains one method of each kind."""
+    one = setting()
+    for name, method in METHODS.items():
+        config = config_of(method, one, Path("x"), Cell("tiny", name, "test", 0, 1e-4, 0.2))
+        wanted = "grid" if method.loss in OBJECTIVES else method.loss, method.fill or "edits"
+        assert (config.loss, config.fill) == wanted, name

@@ -4,14 +4,13 @@ import random
 
 import pytest
 
-spacy = pytest.importorskip("spacy", reason="words are tagged by spaCy: pip install 'repair-hf[study]'")
-
-from repair_hf.study.negclip import VERB_PHRASE, negatives, swap  # noqa: E402
+from repair_hf.study.negclip import VERB_PHRASE, negatives, swap
 
 
 @pytest.fixture(scope="module")
 def swapped():
     """The negatives of a document, written as `word/tag/part of speech/head/relation`."""
+    spacy = pytest.importorskip("spacy", reason="words are tagged by spaCy: pip install 'repair-hf[study]'")
     from spacy.matcher import Matcher
     from spacy.tokens import Doc
 

@@ -91,6 +91,7 @@ def train_simclr(folder: str, model: str, pairs: str) -> int:
     return 0
 
 
+@pytest.mark.slow
 def test_each_of_two_processes_masks_the_known_matches_of_its_own_views(clip_folder, pairs_folder, tmp_path):
     pytest.importorskip("kornia", reason="views are made by kornia: pip install 'repair-hf[study]'")
     launch(train_simclr, str(tmp_path / "out"), str(clip_folder), str(pairs_folder))

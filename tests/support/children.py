@@ -1,4 +1,4 @@
-"""Processes of their own, forked from one that has imported torch, transformers and LiteLLM.
+"""Processes of their own, forked from one that has imported LiteLLM, and for slow tests torch and transformers.
 
 A new interpreter needs ten seconds and more of processor time for these imports.
 """
@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 
 TWO_ON_THE_CPU = Path(__file__).parents[2] / "recipes" / "accelerate" / "cpu-2.yaml"
-PRELOADED = ["repair_hf.training.finetune", "repair_hf.synthesis.synthesize", "repair_hf.cli.main", "litellm"]
+PRELOADED = ["repair_hf.cli.main", "repair_hf.llm.asker", "litellm"]
+FOR_SLOW_TESTS = ["repair_hf.training.finetune", "repair_hf.synthesis.synthesize"]  # only these run whole commands
 
 
 @cache

@@ -5,8 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
-from tiny_models import SMALL
+from tiny_models import SMALL, seed
 
 KINDS = ["clip", "siglip", "two_towers", "vision_llm"]
 PROMPTS = {"query": "find: ", "document": "a picture: "}
@@ -52,7 +51,7 @@ def two_towers(fixture, folder: Path) -> None:
         ViTModel,
     )
 
-    torch.manual_seed(0)
+    seed()
     text, image = folder / "text", folder / "image"
     words = str(fixture("siglip_folder") / "tokenizer.json")
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=words, pad_token="</s>", unk_token="<unk>", model_max_length=12)
@@ -116,7 +115,7 @@ def qwen2_vl(fixture, folder: Path) -> None:
         vision_start_token_id=ids["<|vision_start|>"],
         vision_end_token_id=ids["<|vision_end|>"],
     )
-    torch.manual_seed(0)
+    seed()
     raw = folder / "raw"
     Qwen2VLForConditionalGeneration(config).save_pretrained(raw)
     Qwen2VLProcessor(*parts, chat_template=template).save_pretrained(raw)

@@ -8,7 +8,6 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
-import torch
 from pictures import pictures
 
 SMALL = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
@@ -17,6 +16,13 @@ CHAT_TEMPLATE = (
     "{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+
+def seed() -> None:
+    """Make the next random weights the same each time. Torch is imported late: xdist's main process needs none."""
+    import torch
+
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +57,7 @@ def clip_processor():
 def _clip(clip_processor):
     from transformers import CLIPConfig, CLIPModel, CLIPTextConfig, CLIPVisionConfig
 
-    torch.manual_seed(0)
+    seed()
     tokenizer = clip_processor.tokenizer
     special = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     text = CLIPTextConfig(vocab_size=len(tokenizer), max_position_embeddings=32, **special, **SMALL)
@@ -99,7 +105,7 @@ def siglip_folder(tmp_path_factory) -> Path:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokens, pad_token="</s>", unk_token="<unk>", eos_token="</s>")
     text = SiglipTextConfig(vocab_size=len(tokenizer), max_position_embeddings=12, **SMALL)
     vision = SiglipVisionConfig(image_size=32, patch_size=16, **SMALL)
-    torch.manual_seed(0)
+    seed()
     folder = tmp_path_factory.mktemp("siglip")
     SiglipModel(SiglipConfig(text_config=text.to_dict(), vision_config=vision.to_dict())).save_pretrained(folder)
     SiglipProcessor(SiglipImageProcessorPil(size={"height": 32, "width": 32}), tokenizer).save_pretrained(folder)
@@ -161,7 +167,7 @@ def vlm_folder(tmp_path_factory) -> Path:
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         vision_feature_layer=-1,
     )
-    torch.manual_seed(0)
+    seed()
     folder = tmp_path_factory.mktemp("vlm")
     LlavaForConditionalGeneration(config).save_pretrained(folder)
     processor.save_pretrained(folder)
@@ -181,7 +187,7 @@ def pix2pix_folder(tokenizer_parts, tmp_path_factory) -> Path:
     from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
-    torch.manual_seed(0)
+    seed()
     vocab, merges = tokenizer_parts
     tokenizer = CLIPTokenizer(vocab=vocab, merges=merges, model_max_length=200)
     special = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
@@ -228,7 +234,7 @@ def flux_folder(tokenizer_parts, tmp_path_factory) -> Path:
     )
     from transformers import Qwen2Tokenizer, Qwen3Config, Qwen3ForCausalLM
 
-    torch.manual_seed(0)
+    seed()
     vocab, merges = tokenizer_parts
     tokenizer = Qwen2Tokenizer(vocab=vocab, merges=merges)
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"

@@ -115,10 +115,8 @@ def run_and_die(words: list[str], moment: str) -> None:
         pass
 
 
-OTHERS = ("create_file", "retrieve_batch", "file_content", "fourth answer")
-
-
-@pytest.mark.parametrize("moment", ["create_batch", *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)])
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["create_file", "create_batch", "retrieve_batch", "file_content", "fourth answer"])
 def test_killed_between_any_two_steps(world, whole, moment, clip_folder, tmp_path):
     log, folder = tmp_path / "log.jsonl", tmp_path / "out"
     with BatchServer(oracle.answer_to, log=log) as server:

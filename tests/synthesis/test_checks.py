@@ -79,7 +79,7 @@ def test_a_sample_is_drawn_by_seed_and_a_larger_one_holds_it(world, tmp_path):
     assert found[5, 0] < found[9, 0] and found[5, 0] != found[5, 1]
 
 
-@pytest.mark.parametrize("count", [4, "all"])
+@pytest.mark.parametrize("count", [pytest.param(4, marks=pytest.mark.slow), "all"])
 def test_a_run_that_stops_while_it_checks_goes_on_there(world, tmp_path, count):
     whole = Scripted()
     expected = synthesize(world, tmp_path / "whole", whole, check_edits=count, concurrency=1)

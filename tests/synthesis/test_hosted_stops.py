@@ -48,6 +48,7 @@ def buy_and_die(address: str, picture: Path, folder: Path, after: int) -> None:
     buy(Port(address), "openai", sources_of(picture), folder, count=12, concurrency=12)
 
 
+@pytest.mark.slow
 def test_an_image_is_saved_before_the_ledger_says_that_it_came(serve, tmp_path):
     """Files that a killed process has saved are used; their bills count at the highest price."""
     picture, folder = tmp_path / "p.png", tmp_path / "run"

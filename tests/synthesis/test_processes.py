@@ -44,6 +44,7 @@ def assert_same(folder: Path, one: Path) -> None:
     assert candidates(folder) == candidates(one) != {}
 
 
+@pytest.mark.slow
 def test_two_processes_end_what_one_began(words, one, tmp_path):
     grown = tmp_path / "grown"
     assert main([*words, *NOISY, "--output", str(grown), "--max-calls", str(CEILING)]) == 1

@@ -62,7 +62,7 @@ def hostile(folder: Path, model: Path, url: str) -> tuple[list[str], list[str]]:
     return [*words.split(), "--editor", "world", "--output", str(folder / "out"), "--llm-base-url", url], captions
 
 
-@pytest.mark.parametrize("shape", ["openai", "gemini"])
+@pytest.mark.parametrize("shape", ["openai", pytest.param("gemini", marks=pytest.mark.slow)])
 def test_hostile_captions_are_quoted_and_never_obeyed(shape, clip_folder, tmp_path, capsys):
     asked: list[Question] = []
     systems = {SHIPPED.chat(name, **dict.fromkeys(BLANKS))[0]["content"]: name for name in PROMPTS}

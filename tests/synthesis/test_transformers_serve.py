@@ -22,12 +22,13 @@ from repair_hf.llm.asker import Asker
 from repair_hf.llm.options import RequestOptions
 from repair_hf.synthesis.schemas import Verdict
 
-pytest.importorskip("fastapi", reason="`transformers serve` needs FastAPI: pip install 'repair-hf[dev]'")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def server(vlm_folder, tmp_path_factory):
     """The model's folder and its server's address. The model samples, as most chat models on the Hub do."""
+    pytest.importorskip("fastapi", reason="`transformers serve` needs FastAPI: pip install 'repair-hf[dev]'")
     folder = tmp_path_factory.mktemp("served") / "llava"
     shutil.copytree(vlm_folder, folder)
     config = json.loads((folder / "generation_config.json").read_text())

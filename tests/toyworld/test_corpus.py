@@ -44,7 +44,7 @@ def test_world_folder_is_true_and_resumable(tmp_path):
 
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_held_out_captions_are_unambiguous_and_training_errs_at_the_domains_rates(tmp_path, domain):
-    splits = {"train": 100, "validation": 15, "test": 40}
+    splits = {"train": 100, "validation": 10, "test": 25}
     shown = read(build_world(tmp_path / "world", splits=splits, domain=domain))
     for split in ("validation", "test"):
         assert len({scene for scene, _ in shown[split]}) == len(shown[split])

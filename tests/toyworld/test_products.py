@@ -68,7 +68,7 @@ def share_of_colors(texts: list[str]) -> float:
 
 # Of what is made without a choice by the retriever. If one changes, the study's results are of another world.
 DIGESTS = {"stablerep": "386686ca4449e52b", "tripletclip": "51fc1cfc5e93229f", "laclip": "94d965b616887678"}
-OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("new-pairs", "alia", "coco-cf")]
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("repair", "new-pairs", "alia", "coco-cf")]
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def shows_test_by_chance(drawn, splits) -> bool:
     return abs(share - mean(anew)) < 4 * stdev(anew)
 
 
-@pytest.mark.parametrize("name", [*DIGESTS, "repair", *OTHERS])
+@pytest.mark.parametrize("name", [*DIGESTS, *OTHERS])
 def test_products_have_the_look_and_style_of_their_world_and_show_the_test_split_by_chance(
     name, pairs, encoder, splits, tmp_path
 ):

@@ -33,7 +33,11 @@ PARTS = [
 
 @pytest.mark.parametrize(
     ("kind", "saving", "case"),
-    [*product(("clip", "siglip"), [{}], PARTS), *product(["clip"], SAVING, PARTS[1:4])],
+    [
+        *product(["clip"], [{}], PARTS),
+        *product(["siglip"], [{}], PARTS[::3]),
+        *product(["clip"], SAVING, PARTS[1:4:2]),
+    ],
 )
 def test_all_that_is_trained_gets_a_gradient_and_nothing_else(kind, saving, case, request, repaired, make_trainer):
     part, trained = case

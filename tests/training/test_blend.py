@@ -26,10 +26,10 @@ FOUR = dict(max_steps=4, save_strategy="steps", save_steps=2)
 OLD_NAME = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 OTHER_ADAPTERS = [  # than plain LoRA
     {"use_dora": True},
-    {"bias": "lora_only"},
-    {"init_lora_weights": "pissa"},
-    {"init_lora_weights": "olora"},
     {"trainable_token_indices": {"token_embedding": [3]}},
+    {"init_lora_weights": "pissa"},
+    pytest.param({"init_lora_weights": "olora"}, marks=pytest.mark.slow),
+    pytest.param({"bias": "lora_only"}, marks=pytest.mark.slow),
 ]
 
 

@@ -24,6 +24,9 @@ RUN = {"seed": 1}
 OFTEN = dict(save_strategy="steps", save_steps=2)
 
 
+SLOW = pytest.param(dict(bf16=True, chunk_size=3), (4,), marks=pytest.mark.slow)
+
+
 class StopAtFour(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         control.should_training_stop |= state.global_step == 4
@@ -31,7 +34,7 @@ class StopAtFour(TrainerCallback):
 
 @pytest.mark.parametrize(
     ("named", "stops"),  # within the first epoch of 6 steps, between the two, within the second, at the end
-    [({}, (4, 6, 8, 10)), (dict(bf16=True, chunk_size=3), (4,)), (dict(gradient_accumulation_steps=2), (4,))],
+    [({}, (4, 6, 8, 10)), (dict(gradient_accumulation_steps=2), (4,)), SLOW],
 )
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(named, stops, repaired, fit, tmp_path):
     often = dict(max_steps=10, logging_steps=3, **OFTEN, **named)
