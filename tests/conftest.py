@@ -42,8 +42,9 @@ LONG = """
 TOGETHER = {
     "hub": ("hub/test_push", "hub/test_from_hub"),
     "models": tuple(
-        "tests/llm/ tests/synthesis/ cli/test_dry_run cli/test_stopped cli/test_synthesize "
-        "runtime/test_arrays runtime/test_run_folder study/test_simclr".split()
+        "tests/llm/ tests/synthesis/ analysis/test_mined cli/test_changed_pairs cli/test_dry_run cli/test_stopped "
+        "cli/test_synthesize hostile/test_commands runtime/test_arrays runtime/test_run_folder study/test_simclr "
+        "tests/test_recipes".split()
     ),
 }
 

@@ -1,4 +1,4 @@
-"""What no file may hold: more than 300 lines, a function above 50, a private or replaced name of another library."""
+"""What no file may hold: too many lines, long functions, private names of other libraries, and long sentences."""
 
 from __future__ import annotations
 
@@ -75,3 +75,41 @@ def test_other_libraries_are_used_by_their_public_names_and_are_not_changed():
             if isinstance(node.ctx, ast.Store) and isinstance(root, ast.Name) and root.id in foreign:
                 replaced.add(ast.unparse(node))
     assert (private, replaced) == (PRIVATE, SETTINGS)
+
+
+# Documents are short, and so are their paragraphs and sentences
+
+
+README = ROOT / "README.md"
+GENERATED = ("api.md", "command-line.md")  # from docstrings and help texts, if `make docs` was run
+RECIPES = sorted((ROOT / "recipes").rglob("README.md"))
+PAGES = [README, *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name not in GENERATED), *RECIPES]
+MOST_LINES, MOST_WORDS = 110, 1100  # of README
+PARAGRAPH, SENTENCE = 80, 30  # words at most
+END = re.compile(r"(?<=[.!?])\s+(?=[^a-z])")
+
+
+def paragraphs(text: str) -> list[str]:
+    """Return the prose of a page: paragraphs, items of lists and cells of tables; a code span counts as a word."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r"`[^`]+`", "Code", text)
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"^(#|\|[-:| ]+\|$).*", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^(?=\s*([-*]|\d+\.) )", "\n", text, flags=re.MULTILINE)  # each item of a list by itself
+    text = re.sub(r"^\|(.*)\|$", lambda row: "\n\n".join(row[1].split("|")), text, flags=re.MULTILINE)
+    return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_paragraphs_and_sentences_are_short(path):
+    for paragraph in paragraphs(path.read_text(encoding="utf-8")):
+        assert len(paragraph.split()) <= PARAGRAPH, paragraph
+        for sentence in END.split(paragraph):
+            assert len(sentence.split()) <= SENTENCE, sentence
+
+
+def test_readme_is_short():
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MOST_LINES
+    assert len(text.split()) <= MOST_WORDS

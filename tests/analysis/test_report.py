@@ -40,9 +40,15 @@ def has_drifted(row) -> bool:
 
 
 @pytest.fixture(scope="module")
-def truth(repaired_world) -> dict:
+def material(repaired_world):
+    """What there is to judge."""
+    return gather(repaired_world)
+
+
+@pytest.fixture(scope="module")
+def truth(material, repaired_world) -> dict:
     """The truth about every failure and record of the run."""
-    material, pairs = gather(repaired_world), load_pairs(repaired_world / "world")
+    pairs = load_pairs(repaired_world / "world")
     shown = {row["image_id"]: renderer.read_scene(row["image"]) for row in pairs.images}
     dropped = material.dropped.assign(accepted=lambda t: ~t["reason"].isin(["gt_invalid", "fp_too_similar"]))
     everything = pd.concat([material.kept.assign(accepted=True), dropped])
@@ -59,9 +65,9 @@ def judgements(path: Path, task: str, answers: dict, annotator: str = "ann") -> 
 
 
 @pytest.fixture(scope="module")
-def judged(repaired_world, truth, tmp_path_factory) -> list[str]:
+def judged(material, truth, tmp_path_factory) -> list[str]:
     """Files of somebody who knows the truth about the sample and nothing else."""
-    material, files = gather(repaired_world), []
+    files = []
     for task in ("qc", "edits"):
         answers = {}
         for row in draw(material, task, size=60).to_dict("records"):
@@ -76,15 +82,15 @@ def judged(repaired_world, truth, tmp_path_factory) -> list[str]:
     return files
 
 
-def test_the_audit_is_found_as_wrong_as_it_was_made(repaired_world, judged, truth):
-    row = qc_agreement(items_of(gather(repaired_world), "qc"), read_judgements(judged)["qc"]).iloc[0]
+def test_the_audit_is_found_as_wrong_as_it_was_made(material, judged, truth):
+    row = qc_agreement(items_of(material, "qc"), read_judgements(judged)["qc"]).iloc[0]
     for name in ("precision", "recall", "accuracy", "kappa"):
         assert row[f"{name}_low"] <= truth["qc"][name] <= row[f"{name}_high"], name
     assert row["recall_low"] < 0.95  # the turned verdicts are seen: an audit without fault would have a recall of 1
 
 
-def test_drifted_edits_are_found(repaired_world, judged, truth):
-    table = edit_quality(items_of(gather(repaired_world), "edits"), read_judgements(judged)["edits"])
+def test_drifted_edits_are_found(material, repaired_world, judged, truth):
+    table = edit_quality(items_of(material, "edits"), read_judgements(judged)["edits"])
     table = table.set_index(["group", "criterion"])
     kept = 1 - np.mean(list(truth["drifted"].values()))
     found = table.loc[("t2i", "scaffold_kept")]
@@ -93,12 +99,12 @@ def test_drifted_edits_are_found(repaired_world, judged, truth):
     good = 1 - sum(truth["drifted"].values()) / len(load_records(repaired_world / "records"))
     found = table.loc[("all", "valid_contrast")]
     assert found["low"] <= good <= found["high"]
-    sample = set(draw(gather(repaired_world), "edits", size=60)["record_id"])
+    sample = set(draw(material, "edits", size=60)["record_id"])
     assert valid_edits(judged) == {name for name in sample if not truth["drifted"].get(name, False)}
 
 
-def test_two_people_who_disagree_on_all_give_no_number(repaired_world, tmp_path, capsys):
-    items = items_of(gather(repaired_world), "qc")["item"][:8]
+def test_two_people_who_disagree_on_all_give_no_number(material, repaired_world, tmp_path, capsys):
+    items = items_of(material, "qc")["item"][:8]
     files = [
         judgements(tmp_path / f"{name}.json", "qc", {item: {"verdict": verdict} for item in items}, name)
         for name, verdict in {"ann": "genuine", "bob": "gt_invalid"}.items()
@@ -124,11 +130,11 @@ def test_judgements_of_other_items_are_left_out(repaired_world, judged, tmp_path
     assert "holds none of their items" in capsys.readouterr().err
 
 
-def test_the_page_shows_nothing_that_annotators_must_not_know(repaired_world, tmp_path):
+def test_the_page_shows_nothing_that_annotators_must_not_know(material, repaired_world, tmp_path):
     for task, roles in {"qc": ["q", "gt", "fp"], "edits": ["q", "gt", "fp", "edit"]}.items():
         sheet = annotate(repaired_world, task, tmp_path / f"{task}.html", size=6)
         content = json.loads(html.unescape(re.search('data-content="([^"]*)"', sheet.path.read_text())[1]))
-        drawn = draw(gather(repaired_world), task, size=6)
+        drawn = draw(material, task, size=6)
         assert [item["item"] for item in content["items"]] == drawn["item"].tolist()
         pictures = set()
         for item in content["items"]:
@@ -140,8 +146,7 @@ def test_the_page_shows_nothing_that_annotators_must_not_know(repaired_world, tm
         assert again.path.read_text() == sheet.path.read_text()
 
 
-def test_the_sample_is_stratified_and_seeded(repaired_world):
-    material = gather(repaired_world)
+def test_the_sample_is_stratified_and_seeded(material):
     drawn = draw(material, "qc", size=40, seed=1)
     assert drawn["accepted"].value_counts().to_dict() == {True: 40, False: 40}
     assert drawn.equals(draw(material, "qc", size=40, seed=1))
@@ -170,8 +175,7 @@ def test_the_report_is_one_page_with_its_files(report):
         assert f'id="{name}"' in page and len(pd.read_csv(report / f"{name}.csv")) > 0
 
 
-def test_the_numbers_of_the_report_are_those_of_the_records(report, repaired_world):
-    material = gather(repaired_world)
+def test_the_numbers_of_the_report_are_those_of_the_records(report, material, repaired_world):
     funnel = pd.read_csv(report / "funnel.csv").set_index("stage")
     for way in ("t2i", "i2t"):
         of_way = (material.dropped["direction"] == way).sum(), (material.kept["direction"] == way).sum()
@@ -209,13 +213,13 @@ def test_the_share_of_edits_that_fit_is_in_report_card_and_sheet(report, repaire
             assert all(sentence in text for text in (card, (report / "report.html").read_text(), sheet.read_text()))
 
 
-def test_scenes_judge_as_somebody_who_knows_the_truth(repaired_world, truth):
-    found, kept = measure(repaired_world), gather(repaired_world).kept
+def test_scenes_judge_as_somebody_who_knows_the_truth(material, repaired_world, truth):
+    found, kept = measure(repaired_world), material.kept
     assert found["audit"] == pytest.approx({name: truth["qc"][name] for name in ("precision", "recall")})
     assert found["t2i"]["minimal"] == pytest.approx(1 - np.mean(list(truth["drifted"].values())))
     assert found["t2i"]["fp_wrong"] == 1 and found["t2i"]["valid"] == found["t2i"]["matches"] < 1
     for way in ("t2i", "i2t"):
-        dropped = gather(repaired_world).dropped.query("direction == @way")["reason"].value_counts()
+        dropped = material.dropped.query("direction == @way")["reason"].value_counts()
         mined, rejected = len(kept.query("direction == @way")) + dropped.sum(), dropped.get("gt_invalid", 0)
         both = rejected + dropped.get("fp_too_similar", 0)
         assert found[way]["passed"] == pytest.approx(1 - both / mined)

@@ -78,7 +78,7 @@ def test_no_command_overwrites_a_file_that_it_did_not_make(name, made, tmp_path,
 PAGES = ("show {made}/records", "annotate qc {made}/records", "annotate edits {made}/records")
 
 
-@pytest.mark.parametrize("words", PAGES)
+@pytest.mark.parametrize("words", [*PAGES[:2], pytest.param(PAGES[2], marks=pytest.mark.slow)])
 def test_a_page_is_overwritten_and_another_file_is_not(words, made, tmp_path, capsys):
     page = tmp_path / "sheet.html"
     for _ in range(2):

@@ -1,6 +1,7 @@
-"""The makers on a tiny toy world with its oracle: requests, reuse, dropped captions, and what samples say."""
+"""Makers on 20 captions of a toy world, NegCLIP's swaps of words, and random false positives."""
 
 import json
+import random
 import re
 from collections import Counter
 from pathlib import Path
@@ -11,12 +12,16 @@ from PIL import Image
 from scripted import Scripted
 from study_runs import load_makers
 
+from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm.provider import RejectedRequest
-from repair_hf.pairs.dataset import Pairs
+from repair_hf.mining.mine import mine
+from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.study.makers import CONFIDENT_RANK, is_small, is_variant
 from repair_hf.study.making import nearest_images
+from repair_hf.study.negclip import VERB_PHRASE, negatives, swap
+from repair_hf.study.random_failures import random_failures
 from repair_hf.study.samples import DROPPED
 from repair_hf.toyworld import captions, renderer
 from repair_hf.toyworld.scenes import holds
@@ -191,3 +196,81 @@ def test_what_a_provider_rejects_has_no_sample_and_all_else_has(made, run, tmp_p
 )
 def test_at_most_half_of_a_hard_negatives_words_are_new(caption, text, expected):
     assert is_small(caption, text) == expected
+
+
+# NegCLIP's five generators on captions whose parts are known
+
+
+@pytest.fixture(scope="module")
+def swapped():
+    """The negatives of a document, written as `word/tag/part of speech/head/relation`."""
+    spacy = pytest.importorskip("spacy", reason="words are tagged by spaCy: pip install 'repair-hf[study]'")
+    from spacy.matcher import Matcher
+    from spacy.tokens import Doc
+
+    vocab = spacy.blank("en").vocab
+    matcher = Matcher(vocab)
+    matcher.add("verb phrase", [VERB_PHRASE])
+
+    def make(text: str, seed: int = 0) -> list[str]:
+        words, tags, pos, heads, deps = zip(*(word.split("/") for word in text.split()), strict=True)
+        document = Doc(vocab, words, tags=tags, pos=pos, heads=[int(head) for head in heads], deps=deps)
+        return [found.strip() for found in negatives(document, matcher, random.Random(seed))]
+
+    return make
+
+
+BOY = (
+    "A/DT/DET/2/det small/JJ/ADJ/2/amod boy/NN/NOUN/4/nsubj quickly/RB/ADV/4/advmod "
+    "runs/VBZ/VERB/4/ROOT and/CC/CCONJ/4/cc a/DT/DET/8/det big/JJ/ADJ/8/amod "
+    "dog/NN/NOUN/10/nsubj slowly/RB/ADV/10/advmod jumps/VBZ/VERB/4/conj"
+)
+
+
+def test_each_generator_swaps_its_two_parts(swapped):
+    assert swapped(BOY) == [
+        "A big dog quickly runs and a small boy slowly jumps",
+        "A small boy slowly jumps and a big dog quickly runs",
+        "A small dog quickly runs and a big boy slowly jumps",
+        "A small boy slowly runs and a big dog quickly jumps",
+        "A big boy quickly runs and a small dog slowly jumps",
+    ]
+
+
+def test_two_distinct_parts_are_drawn_and_plural_nouns_where_there_are_no_two_singular_ones(swapped):
+    text = "a/DT/DET/1/det cat/NN/NOUN/1/ROOT dog/NN/NOUN/1/conj cow/NN/NOUN/1/conj"
+    assert {swapped(text, seed)[0] for seed in range(40)} == {"a dog cat cow", "a cow dog cat", "a cat cow dog"}
+    assert swapped("a/DT/DET/1/det Dog/NN/NOUN/1/ROOT and/CC/CCONJ/1/cc a/DT/DET/4/det dog/NN/NOUN/1/conj") == []
+    text = "dogs/NNS/NOUN/0/ROOT and/CC/CCONJ/0/cc cats/NNS/NOUN/0/conj near/IN/ADP/0/prep water/NN/NOUN/3/pobj"
+    assert swapped(text) == ["cats and dogs near water"]
+
+
+def test_a_swap_keeps_spacing_and_the_capital():
+    assert swap("Dogs, and  a cat.", (0, 4), (13, 16)) == "Cat, and  a dogs."
+    assert swap("we see a cat, a dog", (9, 12), (16, 19)) == "we see a dog, a cat"
+
+
+# Random false positives
+
+
+def test_queries_stay_and_any_wrong_answers_are_drawn_each_once(pairs_folder, clip_folder):
+    pairs = load_pairs(pairs_folder, split="all")
+    encoder = DualEncoder.from_pretrained(clip_folder)
+    mined = mine(str(clip_folder), pairs, d_i2t=4, d_t2i=3)
+    drawn = [random_failures(mined, pairs, encoder, seed).to_list() for seed in range(20)]
+    kept = ("direction", "q", "gt", "gt_score", "gt_rank", "q_id", "gt_id")
+    images, texts = encoder.embed_pairs(pairs)
+    for rows in drawn:
+        assert [[row[name] for name in kept] for row in rows] == [[row[name] for name in kept] for row in mined]
+        assert len({(row["direction"], row["q"], row["fp"]) for row in rows}) == len(rows)
+        for row in rows:
+            is_t2i = row["direction"] == "t2i"
+            query, candidates = (texts[row["q"]], images) if is_t2i else (images[row["q"]], texts)
+            caption, image = (row["q"], row["fp"]) if is_t2i else (row["fp"], row["q"])
+            assert pairs.caption_image[caption] != image
+            scores = candidates @ query
+            assert row["fp_score"] == pytest.approx(scores[row["fp"]], abs=1e-6)
+            assert abs(row["fp_rank"] - 1 - np.sum(scores > scores[row["fp"]])) <= 1  # one may tie
+    assert drawn[3] == random_failures(mined, pairs, encoder, 3).to_list() != drawn[4]
+    answers = {row["fp"] for rows in drawn for row in rows if (row["direction"], row["q"]) == ("t2i", 0)}
+    assert answers == set(range(len(images))) - {0}

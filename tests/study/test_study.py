@@ -176,6 +176,7 @@ def test_without_failures_there_are_as_many_samples_and_a_budget_takes_its_share
     assert part.samples == len(part.data) == 5 and part.llm_calls < random.llm_calls
 
 
+@pytest.mark.slow
 def test_what_was_chosen_is_measured_with_the_weights_that_won(tmp_path):
     """One training for both splits; `keep_models` keeps what is reported."""
     words = ["--size", "tiny", "--seeds", "1", "--methods", "plain", "--learning-rates", "1e-4", "2e-4"]

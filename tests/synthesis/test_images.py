@@ -120,7 +120,7 @@ def test_offloading_needs_an_accelerator(flux_folder):
         open_tiny(flux_folder, offload="model")
 
 
-@pytest.mark.parametrize("folder", ["flux_folder", "pix2pix_folder"])
+@pytest.mark.parametrize("folder", ["flux_folder", pytest.param("pix2pix_folder", marks=pytest.mark.slow)])
 def test_a_folder_edits_images_for_the_command(folder, request, encoder, clip_folder, tmp_path):
     editor = request.getfixturevalue(folder)
     keep = lambda row: row["direction"] == "t2i" and row["q"] % 10 == 0  # noqa: E731

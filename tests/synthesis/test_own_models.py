@@ -39,15 +39,21 @@ def texts(table) -> list[tuple]:
     return [(row["direction"], row["q_id"], row["fp_id"], row.get("edit_text"), row.get("reason")) for row in table]
 
 
+@pytest.fixture(scope="module")
+def by_id(world, encoder, tmp_path_factory):
+    """Records by the ids of the same models, and their folder."""
+    folder = tmp_path_factory.mktemp("by-id")
+    return synthesize(world.failures, world.pairs, encoder, llm="world/oracle", editor="world", output=folder), folder
+
+
 @pytest.mark.parametrize("llm", [my_llm, my_later_llm])
-def test_a_function_works_where_an_id_does(llm, world, encoder, tmp_path):
-    by_id = {"llm": "world/oracle", "editor": "world", "output": tmp_path / "by-id"}
+def test_a_function_works_where_an_id_does(llm, by_id, world, encoder, tmp_path):
     own = {"llm": llm, "editor": my_editor, "output": tmp_path / "own"}
-    wanted = synthesize(world.failures, world.pairs, encoder, **by_id)
+    wanted, folder = by_id
     ASKED.clear()
     records = synthesize(world.failures, world.pairs, encoder, **own)
     assert texts(records.to_list()) == texts(wanted.to_list())
-    assert texts(load_dropped(own["output"])) == texts(load_dropped(by_id["output"]))
+    assert texts(load_dropped(own["output"])) == texts(load_dropped(folder))
     assert set(records["llm"]) == {f"python:{__name__}.{llm.__qualname__}"}
     assert set(records["editor"]) == {f"python:{__name__}.my_editor"}
     assert ASKED.count("llm") == answers(own["output"]) and ASKED.count("editor") > 0

@@ -78,7 +78,9 @@ def test_a_part_moves_and_the_saved_folder_is_the_trained_model(
         torch.testing.assert_close(opened, encoder.model.eval()(**inputs).logits_per_image, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("named", [dict(lora_rank=2, bf16=True), dict(freeze="image")])
+@pytest.mark.parametrize(
+    "named", [dict(lora_rank=2, bf16=True), pytest.param(dict(freeze="image"), marks=pytest.mark.slow)]
+)
 def test_a_resumed_run_of_a_part_ends_where_a_whole_one_does(named, clip_folder, repaired, fit, pairs, tmp_path):
     named = dict(max_steps=8, save_strategy="steps", save_steps=2, eval_strategy="steps", eval_steps=2, **named)
     how = dict(model=str(clip_folder), validation=pairs, load_best_model_at_end=True, metric_for_best_model="t2i_MRR")

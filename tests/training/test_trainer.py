@@ -106,13 +106,19 @@ def test_the_best_model_is_kept_also_with_the_default_of_evaluation_written_out(
         assert trainer.evaluate()["eval_t2i_MRR"] == pytest.approx(min(found))
 
 
+CHUNKS = dict(chunk_size=3)
+
+
 class SaveAtTwo(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step == 2:
             self.trainer.save_model(self.folder)
 
 
-@pytest.mark.parametrize("named", [{}, dict(chunk_size=3), dict(activation_checkpointing=True)])
+@pytest.mark.parametrize(
+    "named",
+    [dict(activation_checkpointing=True), *(pytest.param(each, marks=pytest.mark.slow) for each in ({}, CHUNKS))],
+)
 def test_saving_amid_a_run_in_bfloat16_changes_nothing(named, repaired, fit, make_trainer, tmp_path):
     how = dict(max_steps=4, bf16=True, **named)
     whole = fit(repaired, "whole", **how)
