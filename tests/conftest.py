@@ -68,6 +68,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log):
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Exclude imported modules from garbage collection, which the Trainer runs at the start of each training."""
+    import torch  # late: xdist's main process, which collects nothing, needs none
+
+    torch.set_num_threads(1)
     if any(item.get_closest_marker("slow") for item in session.items):
         children.PRELOADED += children.FOR_SLOW_TESTS
     gc.collect()
