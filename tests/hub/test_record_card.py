@@ -88,7 +88,7 @@ def test_a_strangers_text_stays_text_in_the_whole_card(synthesis, hostile, dropp
 def test_the_samples_are_of_both_directions_and_small(synthesis, hostile, dropped):
     card, pictures = card_of(synthesis, hostile, dropped)
     assert card.count("| query | ground truth | false positive | edit |") == 3
-    assert card.count("**t2i**") == 2 and card.count("**i2t**") == 1
+    assert card.count("**T2I**") == 2 and card.count("**I2T**") == 1
     assert set(pictures) == {"samples/1-edit.png", "samples/3-edit.png"}  # the fixture has no other images
     assert all(f"]({name})" in card for name in pictures)
     assert card_of(synthesis, hostile, dropped) == (card, pictures)  # equal folders give equal cards

@@ -16,7 +16,7 @@ from repair_hf.analysis.checked import checked_in, describe_checked
 from repair_hf.analysis.costs import calls_of, describe_paid
 from repair_hf.analysis.people.agreement import sentences_for_card
 from repair_hf.analysis.record_sample import ROLE_NAMES
-from repair_hf.analysis.tables import markdown
+from repair_hf.analysis.tables import SIDES, markdown
 from repair_hf.hub.rendering import TAGS, StageFolder, code, render, without_folders
 from repair_hf.llm.cost import usage_of
 from repair_hf.pairs.images import in_rgb
@@ -98,7 +98,8 @@ def _samples(records: Dataset) -> tuple[list[dict[str, str]], dict[str, bytes]]:
                 pictures[name] = _picture(value)
                 cells.append(f"![{ROLE_NAMES[role]}]({name})")
         described = {name: code(row[name]) for name in ("record_id", "fp_reason", "edit_instruction")}
-        described |= {"direction": row["direction"], "ranks": f"{row['fp_rank']}, ground truth {row['gt_rank']}"}
+        described["direction"] = SIDES[row["direction"]]
+        described["ranks"] = f"{row['fp_rank']}, ground truth {row['gt_rank']}"
         samples.append(described | {"table": markdown(tuple(ROLE_NAMES.values()), [cells], labels=4)})
     return samples, pictures
 
@@ -124,7 +125,7 @@ def _counts(records: Dataset, dropped: Dataset) -> str:
         counts = [found[way]["dropped"].get(reason, 0) for way in DIRECTIONS]
         if any(counts):
             rows.append((f"dropped as {code(reason)}: {meaning}", *counts))
-    return markdown(("", *DIRECTIONS), rows)
+    return markdown(("", *(SIDES[way] for way in DIRECTIONS)), rows)
 
 
 def _made_by(records: Dataset, folder: Path) -> str:
