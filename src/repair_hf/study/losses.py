@@ -66,22 +66,6 @@ class HardNegatives(Objective):
         return {"loss_global": anchor_loss(step), "loss_grid": found}
 
 
-class Hardness(Objective):
-    """InfoNCE of all pairs, in which harder negatives count more: alpha times their cosine is added to their logits.
-
-    The added part has no gradient, as in sentence-transformers' `hardness_mode="in_batch_negatives"`.
-    """
-
-    def __init__(self, alpha: float) -> None:
-        super().__init__()
-        self.alpha = alpha
-
-    def terms(self, step: Step) -> dict[str, Tensor]:
-        cosines = (step.images @ step.texts.mT).detach().fill_diagonal_(0.0)  # (P, P); a pair's own logit stays
-        losses = softmax_loss(step.matrix + self.alpha * cosines, step.visible)  # (P,)
-        return {"loss_global": mean_over_pairs(losses, step.visible)}
-
-
 def _own_place(logits: Tensor, cells: Tensor, rows: Tensor) -> Tensor:
     """Return the cross-entropy of some rows' own places among their cells, (A,)."""
     return logits.masked_fill(~cells, -torch.inf)[rows].logsumexp(1) - logits.diagonal()[rows]
@@ -211,9 +195,6 @@ OBJECTIVES: Mapping[str, Callable[[DualEncoder, float], Objective]] = {  # calle
     "images": lambda encoder, weight: MultiPositive(),
     "views": lambda encoder, weight: TwoViews(encoder),
     "hard-negatives": lambda encoder, weight: HardNegatives(weight),
-    "hardness-2": lambda encoder, weight: Hardness(2.0),
-    "hardness-5": lambda encoder, weight: Hardness(5.0),
-    "hardness-9": lambda encoder, weight: Hardness(9.0),
 }
 NEEDS = {"views": "kornia"}  # packages of the extra `repair-hf[study]`
 MORE_IMAGES = {"views": VIEWS}  # images that a loss encodes for each anchor, beside those of the batch

@@ -81,11 +81,6 @@ BOUGHT = (  # the default with a part of its records: what does which money buy?
     Method("one-candidate", Records("one-candidate", synthesize=ONE), fill="edits"),
     Method("images-one-candidate", replace(T2I, name="t2i-one-candidate", synthesize=ONE), fill="edits"),
 )
-HARDNESS = tuple(
-    Method(f"{name}-hardness-{alpha}", data, loss=f"hardness-{alpha}", fill=fill)
-    for name, data, fill in (("plain", None, ""), ("repair", REPAIR, "edits"))
-    for alpha in (2, 5, 9)
-)
 WO_FAILURE = Records("wo-failure", is_random=True, is_capped=True)  # the same queries
 ABLATIONS = (
     ablation("repair-i2t", data=I2T),
@@ -114,5 +109,5 @@ CONTROLS = (  # in the batch, beside `repair-batch` and `coco-cf`: whose errors 
     Method("wrong-answers", WO_FAILURE, fill="edits"),
     Method("new-pairs", {"negative": makers.NEW_PAIRS}),
 )
-_ALL = (Method(PLAIN, loss="none"), *BASELINES, *CANDIDATES, *BOUGHT, *ABLATIONS, *CONTROLS, *HARDNESS)
+_ALL = (Method(PLAIN, loss="none"), *BASELINES, *CANDIDATES, *BOUGHT, *ABLATIONS, *CONTROLS)
 METHODS = {method.name: method for method in _ALL}  # in the order of the tables
