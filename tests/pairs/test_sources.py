@@ -135,8 +135,8 @@ def test_splits_by_hash_and_their_warning_do_not_depend_on_the_layout(pairs_fold
         found = content(load_pairs(source, split=split, strict=True))
         assert found == content(load_pairs(pairs_folder, split=split)) != {}
     warnings = [line.message for line in caplog.records if line.levelname == "WARNING" and str(source) in line.message]
-    assert [re.findall(r"\d+ of its 12|9 / 2 / 1|--split all", line) for line in warnings] == [
-        [f"{count} of its 12", "9 / 2 / 1", "--split all"] for count in (9, 2, 1)
+    assert [re.findall(r"\d+ of 12|9 / 2 / 1|--split all", line) for line in warnings] == [
+        [f"{count} of 12", "9 / 2 / 1", "--split all"] for count in (9, 2, 1)
     ]  # not for `all`
     assert f"{source}: merged 24 rows into 12 images; each keeps all of its captions." in caplog.messages
 
