@@ -38,15 +38,7 @@ LONG = """
     mining/test_ranking.py study/test_study.py training/test_adapters.py training/test_blend.py
     training/test_trainer.py
 """.split()
-# Files that share what takes long: the Hub's client; LiteLLM, diffusers and the process that others are forked from.
-TOGETHER = {
-    "hub": ("hub/test_push", "hub/test_from_hub"),
-    "models": tuple(
-        "tests/llm/ tests/synthesis/ analysis/test_mined cli/test_changed_pairs cli/test_dry_run cli/test_stopped "
-        "cli/test_synthesize hostile/test_commands runtime/test_arrays runtime/test_run_folder study/test_simclr "
-        "tests/test_recipes".split()
-    ),
-}
+TOGETHER = "hub/test_push", "hub/test_from_hub"  # files that share what takes long: the Hub's client
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,13 +47,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):
-    """Give each worker whole files, and those that share a process to one worker."""
+    """Give each worker whole files, and those of `TOGETHER` to one worker."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return next((name for name, files in TOGETHER.items() if any(map(file.__contains__, files))), file)
+            return "hub" if any(each in file for each in TOGETHER) else file
 
     return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 

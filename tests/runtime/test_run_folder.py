@@ -159,7 +159,10 @@ def cook(writer: str, folder: Path) -> int:
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize(
+    "writer",
+    [pytest.param(name, marks=() if name in ("arrow", "torch, full") else pytest.mark.slow) for name in WRITERS],
+)
 def test_every_writer_ends_in_one_line(writer, tmp_path):
     child = Child(cook, writer, tmp_path)
     assert child.wait() == 1, child.said()
