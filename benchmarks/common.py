@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from math import nan
 from statistics import mean
 from typing import Any
 
@@ -135,6 +136,11 @@ def _repeated(watch: Callable[[], object], seconds: float) -> Iterator[None]:
     finally:
         is_done.set()
         watcher.join()
+
+
+def ratio(part: float, whole: float) -> float:
+    """Divide two times. There is no ratio to a time in which the processor's clock did not tick."""
+    return part / whole if whole else nan
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

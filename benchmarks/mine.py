@@ -14,7 +14,7 @@ from statistics import median
 
 import numpy as np
 import torch
-from common import GPU_HEADS, GPU_NOTE, PAPER, SMALL, Timing, Vectors, measure, parser, print_notes, print_table
+from common import GPU_HEADS, GPU_NOTE, PAPER, SMALL, Timing, Vectors, measure, parser, print_notes, print_table, ratio
 from datasets import Dataset
 
 from repair_hf.mining.ranking import rank_both_ways
@@ -74,8 +74,8 @@ def _is_installed(row: str) -> bool:
 def _cells(row: str, rounds: list[dict[str, Timing]]) -> tuple[str, ...]:
     cells = [row]
     for name in ("seconds", "busy"):
-        ratio = median(getattr(one[row], name) / getattr(one[LIMIT], name) for one in rounds)
-        cells += [f"{median(getattr(one[row], name) for one in rounds):.2f}", f"{ratio:.2f}"]
+        of_limit = median(ratio(getattr(one[row], name), getattr(one[LIMIT], name)) for one in rounds)
+        cells += [f"{median(getattr(one[row], name) for one in rounds):.2f}", f"{of_limit:.2f}"]
     gpu = max((one[row].gpu for one in rounds), key=lambda use: use.memory)
     return *cells, f"{max(one[row].memory for one in rounds) / 2**20:,.0f} MiB", *gpu.cells()
 

@@ -24,6 +24,7 @@ from tests.benchmarks.scripts import TRAIN, run
 
 MINE = ("product", "mine", "mine 5/1", "evaluate", "faiss")
 EDITOR = "--sizes tiny --size 64 --steps 1 --repeat 1 --device cpu"
+LLM = "--requests 12 --concurrency 4 --latency 0.01 --repeat 2"
 CHECKS = "--train 12 --output {folder}"
 PART = "--train 30 --test 8 --queries 3 --epochs 1 --batch 8"
 
@@ -34,7 +35,7 @@ PART = "--train 30 --test 8 --queries 3 --epochs 1 --batch 8"
         ("mine", "--images 40 --texts 200 --dim 16 --k 3 --repeat 1", MINE),
         ("embed", "--images 3 --texts 20 --batch 4 --repeat 1 --rows ours cached", ("loop", "ours", "cached")),
         ("evaluate", "--images 20 --texts 60 --dim 8 --resamples 10 --repeat 2", ("ours", "ours, no intervals")),
-        ("llm", "--requests 12 --concurrency 4 --latency 0.01 --repeat 2", ("1", "2", "median ratio")),
+        pytest.param("llm", LLM, ("1", "2", "median ratio"), marks=pytest.mark.slow),
         ("replay", "--images 3 --repeat 1", ("rerun 1", "median")),
         pytest.param("train", f"{TRAIN} --rows plain", ("run_clip", "plain"), marks=pytest.mark.slow),
         pytest.param("checks", CHECKS, ("world/erring", "world/oracle"), marks=pytest.mark.slow),

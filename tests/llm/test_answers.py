@@ -3,8 +3,6 @@
 from typing import Annotated, Literal
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from repair_hf.llm.answers import AnswerError, RefusedAnswer, UnparsedAnswer, read_answer, response_format
@@ -130,8 +128,6 @@ def test_form_is_what_strict_providers_take_and_what_fills_it_is_read():
 
 # Keys: what was asked decides them, not how it was sent
 
-TEXT = st.text(max_size=20)
-
 
 def question(text: str, url: str, source: str) -> list[dict]:
     parts = [
@@ -141,10 +137,10 @@ def question(text: str, url: str, source: str) -> list[dict]:
     return [{"role": "user", "content": parts}]
 
 
-@settings(deadline=None, max_examples=20)
-@given(TEXT, TEXT, TEXT)
-def test_the_encoding_of_an_image_does_not_matter(text, first, second):
-    assert question_key(question(text, first, "s"), model="m") == question_key(question(text, second, "s"), model="m")
+@pytest.mark.parametrize("text", ["", "a dog", 'é "\u2028"', "\0\U0001f436"])
+def test_the_encoding_of_an_image_does_not_matter(text):
+    keys = {question_key(question(text, url, "s"), model="m") for url in ("", "data:,", text, "data:image/png;é")}
+    assert len(keys) == 1
 
 
 def test_an_image_is_encoded_once():

@@ -202,7 +202,7 @@ class Machine(RuleBasedStateMachine):
 
 ON_ANY_MACHINE = settings(stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TestLedger = Machine.TestCase
-TestLedger.settings = settings(ON_ANY_MACHINE, max_examples=50)
+TestLedger.settings = settings(ON_ANY_MACHINE, max_examples=25)
 
 
 @pytest.mark.slow

@@ -111,12 +111,20 @@ def test_what_is_rejected_or_always_fails_costs_its_row_alone_and_is_asked_again
     assert crowd(server, 20) == ["yes"] * 20 and server.came == 22 + 2
 
 
-@pytest.mark.parametrize(("reply", "fault"), [(BROKEN, "boom"), (REJECTED, "too large"), ("", "an unusable answer")])
+@pytest.mark.parametrize(
+    ("reply", "fault"),
+    [
+        (REJECTED, "too large"),
+        pytest.param(BROKEN, "boom", marks=pytest.mark.slow),
+        pytest.param("", "an unusable answer", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_in_which_most_fails_is_stopped(crowd, reply, fault):
     stops = of_type(crowd(Counted(lambda server: reply), 60, concurrency=4), RunStopped)
     assert "more than --max-error-rate 0.5 allows; the last one: " in str(stops[0]) and fault in str(stops[0])
 
 
+@pytest.mark.slow
 def test_a_run_that_tolerates_all_failures_goes_on(crowd):
     tolerated = crowd(Counted(lambda server: REJECTED), 55, concurrency=4, max_error_rate=1.0)
     assert len(of_type(tolerated, AnswerError)) == 55

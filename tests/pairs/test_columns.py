@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict, Image
 
+from repair_hf.pairs import images
 from repair_hf.pairs.dataset import Pairs, load_pairs
 from tests.pairs.made_sources import as_dataset, content, rows_of
 
@@ -69,9 +70,10 @@ def noise() -> Dataset:
     return Dataset.from_dict(columns).cast_column("image", Image())
 
 
-@pytest.mark.parametrize("form", ["whole", "selection", "slice", "added column", "splits"])
-def test_a_dataset_in_memory_takes_no_more_memory_than_a_file(tmp_path, noise, form):
+@pytest.mark.parametrize("form", ["selection", "slice", "added column", "splits"])
+def test_a_dataset_in_memory_takes_no_more_memory_than_a_file(tmp_path, noise, form, monkeypatch):
     """`datasets` would copy and pickle a table without a fingerprint, which also fails above 2 GiB."""
+    monkeypatch.setattr(images, "THREADS", 1)  # several may decode a picture at the same moment, or may not
     data, size = noise, noise.data.nbytes
     if form == "selection":
         data = data.select([*range(11, 0, -1)])

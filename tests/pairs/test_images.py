@@ -138,9 +138,9 @@ def test_a_dark_deep_grey_stays_dark_and_its_transparent_value_turns_white():
 def test_a_transparent_image_leaves_the_others_where_they_are(tmp_path):
     """Only the transparent one is drawn anew, into the cache; the others stay on disk as they are."""
     rng = np.random.default_rng(0)
-    noise = rng.integers(0, 256, (20, 256, 256, 3), dtype=np.uint8)
+    noise = rng.integers(0, 256, (20, 128, 128, 3), dtype=np.uint8)
     files = [encode(PIL.Image.fromarray(each), "PNG", compress_level=1) for each in noise]
-    large = PIL.Image.fromarray(rng.integers(0, 256, (900, 900, 3), dtype=np.uint8)).convert("RGBA")
+    large = PIL.Image.fromarray(rng.integers(0, 256, (400, 400, 3), dtype=np.uint8)).convert("RGBA")
     large.putpixel((0, 0), (255, 0, 0, 0))
     files.insert(3, encode(large, "PNG"))
     columns = {"image": files, "caption": [f"caption {k}" for k in range(21)]}

@@ -84,6 +84,7 @@ def test_submit_leave_collect(world, whole, tmp_path):
     assert not rows(tmp_path / "out", "submitted")
 
 
+@pytest.mark.slow
 def test_the_command_hands_in_and_collects(world, whole, clip_folder, tmp_path, capsys):
     with BatchServer(oracle.answer_to) as server:
         options = f"--llm openai/world --editor world --batch --output {tmp_path} --llm-base-url {server.base_url}"

@@ -7,6 +7,7 @@ from zlib import crc32
 
 import pytest
 from batch_server import BatchServer
+from datasets import Dataset
 from ledgers import rows as calls
 from scripted import Scripted, synthesize
 
@@ -32,6 +33,12 @@ def fits(row: dict) -> bool:
 def share(summary: dict, direction: str) -> dict:
     (row,) = [r for r in summary["checked"] if (r["direction"], r["error_type"]) == (direction, "all")]
     return row
+
+
+@pytest.fixture(scope="module")
+def few(world) -> Dataset:
+    """Some failures of both directions, where it does not matter how many there are."""
+    return Dataset.from_list([*world.of("i2t", 8), *world.of("t2i", 4)])
 
 
 @pytest.fixture(scope="module")
@@ -64,29 +71,30 @@ def test_with_all_only_what_fits_is_kept(world, checked, tmp_path):
     assert any(row["record_id"] not in first for row in records)  # the next nearest candidate stands in
 
 
-def test_an_editor_that_errs_never_has_no_wrong_edit(world, tmp_path):
-    records, dropped, summary = synthesize(world, tmp_path, check_edits="all")
+def test_an_editor_that_errs_never_has_no_wrong_edit(world, few, tmp_path):
+    records, dropped, summary = synthesize(world, tmp_path, failures=few, check_edits="all")
     assert {row["share"] for row in summary["checked"]} == {1.0}
     assert len(records) and "edit_false" not in dropped["reason"][:]
 
 
-def test_a_sample_is_drawn_by_seed_and_a_larger_one_holds_it(world, tmp_path):
+def test_a_sample_is_drawn_by_seed_and_a_larger_one_holds_it(world, few, tmp_path):
     found = {}
-    for count, seed in ((5, 0), (9, 0), (5, 1)):
-        records, _, _ = synthesize(world, tmp_path / f"{count}-{seed}", check_edits=count, seed=seed)
+    for count, seed in ((3, 0), (5, 0), (3, 1)):
+        how = {"failures": few, "check_edits": count, "seed": seed}
+        records, _, _ = synthesize(world, tmp_path / f"{count}-{seed}", **how)
         found[count, seed] = {(row["q_id"], row["fp_id"]) for row in records if row["edit_fits"] is not None}
         assert len(found[count, seed]) == count
-    assert found[5, 0] < found[9, 0] and found[5, 0] != found[5, 1]
+    assert found[3, 0] < found[5, 0] and found[3, 0] != found[3, 1]
 
 
 @pytest.mark.parametrize("count", [pytest.param(4, marks=pytest.mark.slow), "all"])
-def test_a_run_that_stops_while_it_checks_goes_on_there(world, tmp_path, count):
-    whole = Scripted()
-    expected = synthesize(world, tmp_path / "whole", whole, check_edits=count, concurrency=1)
+def test_a_run_that_stops_while_it_checks_goes_on_there(world, few, tmp_path, count):
+    whole, how = Scripted(), {"failures": few, "check_edits": count, "concurrency": 1}
+    expected = synthesize(world, tmp_path / "whole", whole, **how)
     with pytest.raises(ProviderError):
-        synthesize(world, tmp_path / "out", Scripted(fail_after=whole.calls - 2), check_edits=count, concurrency=1)
+        synthesize(world, tmp_path / "out", Scripted(fail_after=whole.calls - 2), **how)
     stopped, again = load_kept(tmp_path / "out"), Scripted()
-    records, _, summary = synthesize(world, tmp_path / "out", again, check_edits=count)
+    records, _, summary = synthesize(world, tmp_path / "out", again, failures=few, check_edits=count)
     assert again.calls == 2 and len(stopped) == len(records) - 2 and summary["open"] == 0
     assert summary["checked"] == expected[2]["checked"]
     assert records["record_id"][:] == expected[0]["record_id"][:]

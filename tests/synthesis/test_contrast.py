@@ -34,6 +34,13 @@ EXACT = {"llm": "world/oracle", "editor": "world"}
 
 
 @pytest.fixture(scope="module")
+def captions_alone(pairs, tmp_path_factory):
+    """A set that is made without an editor."""
+    folder = tmp_path_factory.mktemp("captions") / "contrast"
+    return contrast_set(pairs, llm="world/oracle", output=folder), folder
+
+
+@pytest.fixture(scope="module")
 def made(pairs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("made") / "contrast"
     return contrast_set(pairs, **EXACT, output=folder), folder
@@ -64,8 +71,8 @@ def test_the_kind_names_what_differs(made):
     assert {"Object", "Attribute", "Action"} <= seen <= set(KINDS)
 
 
-def test_without_an_editor_rows_have_one_picture(pairs, tmp_path):
-    rows = contrast_set(pairs, llm="world/oracle", output=tmp_path / "out")
+def test_without_an_editor_rows_have_one_picture(captions_alone):
+    rows, _ = captions_alone
     assert set(rows.column_names) == {"id", "kind", "image_id", "image", "caption", "negative_caption"}
     for row in rows:
         scene = renderer.read_scene(row["image"])
@@ -87,28 +94,28 @@ def test_every_item_is_kept_or_dropped_with_its_reason(pairs, tmp_path):
 
 def test_more_items_keep_the_first_ones_and_pay_for_the_others_alone(pairs, tmp_path):
     out = tmp_path / "out"
-    few = contrast_set(pairs, **EXACT, output=out, max_items=10)
+    few = contrast_set(pairs, **EXACT, output=out, max_items=5)
     paid = json.loads((out / "summary.json").read_text())["paid"]
-    more = contrast_set(pairs, **EXACT, output=out, max_items=20)
+    more = contrast_set(pairs, **EXACT, output=out, max_items=10)
     assert set(few["id"]) < set(more["id"])
     later = json.loads((out / "summary.json").read_text())["paid"]
     whole = tmp_path / "whole"
-    assert set(contrast_set(pairs, **EXACT, output=whole, max_items=20)["id"]) == set(more["id"])
+    assert set(contrast_set(pairs, **EXACT, output=whole, max_items=10)["id"]) == set(more["id"])
     expected = json.loads((whole / "summary.json").read_text())["paid"]
     assert sum(one["calls"] for one in paid) < sum(one["calls"] for one in later)
     assert {one["stage"]: one["calls"] for one in later} == {one["stage"]: one["calls"] for one in expected}
-    with pytest.raises(UserError, match="`max_items` 5 draws fewer"):
-        contrast_set(pairs, **EXACT, output=out, max_items=5)
+    with pytest.raises(UserError, match="`max_items` 3 draws fewer"):
+        contrast_set(pairs, **EXACT, output=out, max_items=3)
 
 
-def test_a_ceiling_stops_and_the_same_call_goes_on(pairs, tmp_path):
-    out, whole = tmp_path / "out", tmp_path / "whole"
+def test_a_ceiling_stops_and_the_same_call_goes_on(pairs, captions_alone, tmp_path):
+    out, (expected, whole) = tmp_path / "out", captions_alone
     with pytest.raises(RunStopped, match="max_calls|ceiling"):
         contrast_set(pairs, llm="world/oracle", output=out, max_calls=45)
     summary = json.loads((out / "summary.json").read_text())
     assert summary["open"] > 0 and sum(one["calls"] for one in summary["paid"]) <= 45
     resumed = contrast_set(pairs, llm="world/oracle", output=out, max_calls=1000)
-    assert resumed["id"][:] == contrast_set(pairs, llm="world/oracle", output=whole)["id"][:]
+    assert resumed["id"][:] == expected["id"][:]
     paid = [json.loads((folder / "summary.json").read_text())["paid"] for folder in (out, whole)]
     assert sum(one["calls"] for one in paid[0]) == sum(one["calls"] for one in paid[1])
     assert len(list((out / "data").glob("*.parquet"))) == 1
@@ -116,10 +123,10 @@ def test_a_ceiling_stops_and_the_same_call_goes_on(pairs, tmp_path):
 
 def test_the_command_estimates_and_says_when_nothing_is_done(world, tmp_path, capsys):
     out = tmp_path / "out"
-    words = f"contrast --pairs {world} --llm world/oracle --editor world --max-items 12 --output {out}".split()
+    words = f"contrast --pairs {world} --llm world/oracle --editor world --max-items 3 --output {out}".split()
     assert main([*words, "--dry-run"]) == 0
     planned = capsys.readouterr().out
-    assert "12 items, at most" in planned and not out.exists()
+    assert "3 items, at most" in planned and not out.exists()
     assert main(words) == 0
     assert "next: repair-hf evaluate BASE PLAIN REPAIRED --pairs" in capsys.readouterr().out
     stamp = Path(out / "summary.json").stat().st_mtime_ns

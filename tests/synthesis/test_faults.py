@@ -105,13 +105,10 @@ def agree(before: list[dict], after: list[dict]) -> None:
         assert one == pytest.approx(other, abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "failures"),
-    [
-        ("openai", 30),
-        pytest.param("gemini", 30, marks=pytest.mark.slow),
-        pytest.param("openai", 2000, marks=pytest.mark.slow),
-    ],
+    [("openai", 30), ("gemini", 30), ("openai", 2000)],
 )
 def test_records_are_as_without_faults(shape, failures, tmp_path, encoder, monkeypatch):
     world = World.build(tmp_path / "world", encoder, min(failures // 5, 250), d_i2t=5)

@@ -24,7 +24,7 @@ def open_tiny(folder, **settings) -> DiffusersEditor:
     return load_editor(EditorOptions(str(folder), **{f"editor_{k}": v for k, v in options.items()}), device="cpu")
 
 
-@pytest.fixture(params=["flux_folder", "pix2pix_folder"])
+@pytest.fixture(scope="module", params=["flux_folder", pytest.param("pix2pix_folder", marks=pytest.mark.slow)])
 def editor(request) -> DiffusersEditor:
     return open_tiny(request.getfixturevalue(request.param))
 

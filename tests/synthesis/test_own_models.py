@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
+from datasets import Dataset
 from ledgers import answers, rows
 from PIL import Image
 
@@ -40,18 +41,24 @@ def texts(table) -> list[tuple]:
 
 
 @pytest.fixture(scope="module")
-def by_id(world, encoder, tmp_path_factory):
+def failures(world) -> Dataset:
+    """Some of both directions."""
+    return Dataset.from_list([*world.of("i2t", 8), *world.of("t2i", 4)])
+
+
+@pytest.fixture(scope="module")
+def by_id(failures, world, encoder, tmp_path_factory):
     """Records by the ids of the same models, and their folder."""
     folder = tmp_path_factory.mktemp("by-id")
-    return synthesize(world.failures, world.pairs, encoder, llm="world/oracle", editor="world", output=folder), folder
+    return synthesize(failures, world.pairs, encoder, llm="world/oracle", editor="world", output=folder), folder
 
 
 @pytest.mark.parametrize("llm", [my_llm, my_later_llm])
-def test_a_function_works_where_an_id_does(llm, by_id, world, encoder, tmp_path):
+def test_a_function_works_where_an_id_does(llm, by_id, failures, world, encoder, tmp_path):
     own = {"llm": llm, "editor": my_editor, "output": tmp_path / "own"}
     wanted, folder = by_id
     ASKED.clear()
-    records = synthesize(world.failures, world.pairs, encoder, **own)
+    records = synthesize(failures, world.pairs, encoder, **own)
     assert texts(records.to_list()) == texts(wanted.to_list())
     assert texts(load_dropped(own["output"])) == texts(load_dropped(folder))
     assert set(records["llm"]) == {f"python:{__name__}.{llm.__qualname__}"}
@@ -59,7 +66,7 @@ def test_a_function_works_where_an_id_does(llm, by_id, world, encoder, tmp_path)
     assert ASKED.count("llm") == answers(own["output"]) and ASKED.count("editor") > 0
     ASKED.clear()
     (own["output"] / "summary.json").unlink()  # as if it had been killed
-    assert texts(synthesize(world.failures, world.pairs, encoder, **own)) == texts(wanted) and not ASKED
+    assert texts(synthesize(failures, world.pairs, encoder, **own)) == texts(wanted) and not ASKED
 
 
 def test_one_that_fails_stops_the_run_and_what_is_done_stays(world, encoder, tmp_path):

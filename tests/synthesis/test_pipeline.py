@@ -88,9 +88,11 @@ def test_a_record_holds_what_its_ids_name(whole, world):
         assert not scenes.differences(world_captions.parse(row["q_text"] or row["edit_text"]), scene)
 
 
-def test_a_second_run_in_a_notebook_asks_and_draws_nothing(world, assert_same, tmp_path):
+def test_a_run_in_a_notebook_with_many_requests_at_once_is_the_same_and_a_second_one_makes_nothing(
+    world, assert_same, tmp_path
+):
     async def notebook():  # its own event loop is running
-        return synthesize(world, tmp_path)
+        return synthesize(world, tmp_path, concurrency=256)
 
     assert_same(asyncio.run(notebook()))
     asked = Scripted()
@@ -100,7 +102,8 @@ def test_a_second_run_in_a_notebook_asks_and_draws_nothing(world, assert_same, t
 
 
 def test_as_many_requests_are_sent_at_once_as_allowed(encoder, tmp_path):
-    world = World.build(tmp_path / "world", encoder, 40, d_i2t=5, keep=lambda row: row["direction"] == "i2t")
+    world = World.build(tmp_path / "world", encoder, 12, d_i2t=16, keep=lambda row: row["direction"] == "i2t")
+    rejected = {"gt_reason": "", "gt_valid": False, "fp_reason": "", "fp_too_similar": False}  # and nothing more asked
     wanted, is_reached = 160, asyncio.Event()
 
     class Crowded(Scripted):
@@ -112,7 +115,7 @@ def test_as_many_requests_are_sent_at_once_as_allowed(encoder, tmp_path):
             return await super().__call__(request)
 
     assert len(world.failures) > wanted
-    synthesize(world, tmp_path / "out", Crowded(), concurrency=wanted)
+    synthesize(world, tmp_path / "out", Crowded(lambda stage, shown: rejected), concurrency=wanted)
 
 
 def test_an_upgrade_of_what_encodes_requests_pays_for_nothing_again(world, whole, assert_same, tmp_path, monkeypatch):
@@ -126,10 +129,6 @@ def test_an_upgrade_of_what_encodes_requests_pays_for_nothing_again(world, whole
     again = Scripted()
     assert_same(synthesize(world, tmp_path / "run", again))
     assert again.calls == 0
-
-
-def test_concurrency_changes_nothing(world, assert_same, tmp_path):
-    assert_same(synthesize(world, tmp_path, concurrency=256))
 
 
 def test_a_run_that_broke_continues_where_it_was(world, whole, assert_same, tmp_path):

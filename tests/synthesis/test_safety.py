@@ -125,7 +125,7 @@ class Leaky:
             return Wire(503, error(shape, 503, told), {"X-Key": KEY})
         if zlib.crc32(str(question.messages).encode()) % 4 == 0:  # in every run alike, whatever comes first
             return Wire(400, error(shape, 400, told, "content_filter"))
-        if self.trouble == "none" or self.count < 20:
+        if self.trouble == "none" or self.count < 8:
             return oracle.answer(question.messages, question.seed)
         return Wire(int(self.trouble), error(shape, int(self.trouble), told))
 

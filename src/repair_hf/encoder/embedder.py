@@ -147,20 +147,22 @@ class Embedder(ABC):
             share = everyone.share(len(texts), CAPTIONS_AT_ONCE)
             return _rows_of_captions(self._embed_texts(texts, share, titles[1]), places)
 
-        content = content_digest(pairs.images), hashlib.sha256(repr(captions[:]).encode()).hexdigest()
+        def text_digest() -> str:
+            return hashlib.sha256(repr(captions[:]).encode()).hexdigest()
+
         return (
-            self._table(cache_folder, "images", content[0], len(images), image_parts),
-            self._table(cache_folder, "captions", content[1], len(captions), text_parts),
+            self._table(cache_folder, "images", lambda: content_digest(pairs.images), len(images), image_parts),
+            self._table(cache_folder, "captions", text_digest, len(captions), text_parts),
         )
 
     def _table(
-        self, folder: str | Path | None, kind: str, content: str, count: int, parts: Callable[[], Parts]
+        self, folder: str | Path | None, kind: str, content: Callable[[], str], count: int, parts: Callable[[], Parts]
     ) -> np.ndarray:
         """Return the vectors (count, D) of all processes, in memory or from a folder."""
         shape = count, self.dim
         if folder is None:
             return in_memory(shape, np.float32, parts())
-        name = digest([self.digest, self.precision, *versions(*self.libraries), content])
+        name = digest([self.digest, self.precision, *versions(*self.libraries), content()])
         return on_disk(Path(folder) / f"{kind}-{name}.npy", shape, np.float32, parts)
 
     def _embed_images(self, images: Any, share: slice, desc: str | None, ids: Sequence[str] | None) -> Parts:

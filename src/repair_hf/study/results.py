@@ -152,7 +152,13 @@ def load_rows(paths: Iterable[str | Path]) -> list[Row]:
             table = pq.read_table(path, schema=SCHEMA)
         except (OSError, pa.ArrowInvalid, pa.ArrowTypeError, KeyError) as error:
             raise UserError(f"{path} cannot be read as results of a study ({error}).") from error
-        rows += [Row(Cell(**{each.name: one[each.name] for each in fields(Cell)}), **one) for one in table.to_pylist()]
+        columns = [
+            column.to_numpy() if pa.types.is_list(column.type) else column.to_pylist()
+            for column in table.itercolumns()
+        ]
+        for values in zip(*columns, strict=True):
+            one = dict(zip(SCHEMA.names, values, strict=True))
+            rows.append(Row(Cell(**{each.name: one[each.name] for each in fields(Cell)}), **one))
     _check_versions(rows)
     return list({row.cell: row for row in rows}.values())
 

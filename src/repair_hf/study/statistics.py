@@ -79,7 +79,7 @@ class Line:
 
     def estimate(self, metrics: Sequence[str]) -> Estimate:
         """Estimate the mean of some metrics. Images of the base's own domain follow those of the split."""
-        own, kept = (len(self.base[f"{kind}i2t_ranks"] or ()) for kind in ("", "kept_"))
+        own, kept = (len(self.base.right.get(f"{kind}i2t", ())) for kind in ("", "kept_"))
         found = []
         for name in metrics:
             values = np.array([row.right[name] for row in self.rows])  # (S, Q)

@@ -88,9 +88,9 @@ def test_the_interval_of_a_share_is_that_of_jeffreys_prior(met, low, high):
 
 def test_intervals_hold_the_truth_about_as_often_as_they_say():
     rng, truth, hits = np.random.default_rng(0), 0.85, 0
+    everything = items(accepted_t2i=700, accepted_i2t=300)
     for trial in range(200):
-        drawn = items(accepted_t2i=700, accepted_i2t=300)
-        drawn["bad"] = pd.Series(dtype=bool)
+        drawn = everything.assign(bad=pd.Series(dtype=bool))
         drawn.loc[drawn.index[:60], "bad"] = rng.random(60) < 0.88
         drawn.loc[drawn.index[-60:], "bad"] = rng.random(60) < 0.78  # 0.7 * 0.88 + 0.3 * 0.78 = 0.85
         found = share_of(drawn, "bad", seed=trial)
