@@ -28,6 +28,7 @@ TRIAL = RECIPES / "trial" / "study.yaml"
 RUNS = {path.parent.name for path in RECIPES.glob("*/mine.yaml")}
 STAGES = [path for path in sorted(RECIPES.glob("*/*.yaml")) if path.parent.name in RUNS]
 STUDIES = [*sorted((RECIPES / "study").glob("*.yaml")), TRIAL]
+SLOW_STUDIES = "coco30k", "coco30k-vit-l14", "flickr30k"  # as coco, of other images
 FOLDERS = sorted({path.parent for path in STAGES})
 OF_EVERY_RECIPE = ("mine", "synthesize", "train", "evaluate")
 
@@ -82,7 +83,7 @@ def test_the_stages_of_a_recipe_fit_together(folder):
             assert part.casefold() in readme.casefold(), part
 
 
-SLOW = dict.fromkeys(["coco30k", "coco30k-vit-l14"], pytest.mark.slow)  # as coco, of which 30,000 images are drawn
+SLOW = dict.fromkeys(["coco30k", "coco30k-vit-l14", "flickr30k"], pytest.mark.slow)  # as coco, of other images
 REHEARSED = [pytest.param(each, marks=SLOW.get(each.name, ())) for each in FOLDERS if each.name != "toy"]
 
 
@@ -118,7 +119,11 @@ def test_recipe_is_rehearsed(folder, pairs_folder, clip_folder, models, tmp_path
     assert "2 images and 4 captions would be embedded and ranked" in said["evaluate"]
 
 
-@pytest.mark.parametrize("path", STUDIES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in SLOW_STUDIES)) for path in STUDIES],
+    ids=lambda path: f"{path.parent.name}/{path.stem}",
+)
 def test_study_is_rehearsed(path, pairs_folder, models, tmp_path, monkeypatch):
     """On a dozen pictures in the form of its source; nothing is made."""
     monkeypatch.chdir(tmp_path)

@@ -9,23 +9,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from repaired_world import STAGES as OF_THE_WORLD
+from repaired_world import copy_linked
 
 from repair_hf.cli.main import COMMANDS, main
 from repair_hf.cli.subcommands import load_command
 from repair_hf.encoder.models import load_model
+from repair_hf.encoder.shipped import locate
 from repair_hf.runtime.options import fields_of
 
 PAIRS, TOY = "--pairs {made}/world --split train", "--llm world/oracle --editor world"
-TRAIN = f"train {PAIRS} --model world/base --use-cpu --max-steps 1 --per-device-train-batch-size 4 --output "
-STAGES = {  # a folder's name, and the command that makes it
-    "world": "world build --train 9 --validation 1 --test 1",
-    "failures": f"mine {PAIRS} --model world/base --d-i2t 1 --d-t2i 1 --max-queries 6",
-    "records": f"synthesize {PAIRS} --model world/base --failures {{made}}/failures --limit 6 {TOY}",
-    "contrast": f"contrast {PAIRS} {TOY} --max-items 3",
-    "train": TRAIN.removesuffix(" --output "),
-    "evaluate": f"evaluate world/base {PAIRS} --resamples 2",
-    "compare": f"evaluate world/base {{made}}/train {PAIRS} --resamples 2 --also {{made}}/world",
-    "blend": "export blend {made}/train --base world/base --weight 0.5",
+STAGES = {name: words.replace("{folder}", "{made}") for name, words in OF_THE_WORLD.items()}
+STAGES |= {  # a folder's name, and the command that makes it
+    "blend": "export blend {made}/repaired --base world/base --weight 0.5",
     "triplets": "export triplets --records {made}/records",
     "composed": "export composed --records {made}/records",
     "report": "analyze {made}/records",
@@ -43,11 +39,11 @@ def run(words: str, made: Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
-    """A folder of each stage. Only read it."""
-    folder = tmp_path_factory.mktemp("made")
-    for name, words in STAGES.items():
-        assert run(f"{words} --output {{made}}/{name}", folder) == 0, name
+def made(repaired_world, tmp_path_factory) -> Path:
+    """A folder of each stage: a copy of those of the world, and what is made of them. Only read it."""
+    folder = copy_linked(repaired_world, tmp_path_factory.mktemp("made") / "made")
+    for name in ("blend", "triplets", "composed", "report"):
+        assert run(f"{STAGES[name]} --output {{made}}/{name}", folder) == 0, name
     return folder
 
 
@@ -75,7 +71,7 @@ def test_no_command_overwrites_a_file_that_it_did_not_make(name, made, tmp_path,
     assert content(tmp_path) == before
 
 
-PAGES = ("show {made}/records", "annotate qc {made}/records", "annotate edits {made}/records")
+PAGES = ("show {made}/records", "annotate qc {made}/records --size 3", "annotate edits {made}/records --size 3")
 
 
 @pytest.mark.parametrize("words", [*PAGES[:2], pytest.param(PAGES[2], marks=pytest.mark.slow)])
@@ -104,42 +100,39 @@ def test_these_are_all_commands_that_write_to_an_output():
 
 
 def test_a_base_and_records_are_not_overwritten_by_their_export(made, tmp_path, capsys):
-    base = shutil.copytree(made / "blend", tmp_path / "base")
-    for name in ("versions.json", "summary.json", "config.yaml", "command.txt"):
-        (base / name).unlink()
+    base = shutil.copytree(locate("world/base"), tmp_path / "base")
     before = content(base)
     assert "no mark of `repair-hf export blend`" in refused(
-        f"export blend {{made}}/train --base {base} --weight 0.5 --output {base}", made, capsys
+        f"export blend {{made}}/repaired --base {base} --weight 0.5 --output {base}", made, capsys
     )
     records = "export triplets --records {made}/records --output {made}/records"
     assert "belongs to `synthesize`" in refused(records, made, capsys)
     assert content(base) == before
 
 
-def test_what_is_loaded_is_what_was_trained(made, tmp_path):
+def test_what_is_loaded_is_what_was_trained(repaired_world, tmp_path):
     """Adapters of a stopped run do not stay beside the weights of another one; files of the user do."""
     pytest.importorskip("peft")
-    folder = tmp_path / "train"
-    assert run(f"{TRAIN}{folder} --lora-rank 4", made) == 0
+    folder, words = tmp_path / "train", OF_THE_WORLD["plain"].format(folder=repaired_world)
+    assert main([*words.split(), "--output", str(folder), "--lora-rank", "4"]) == 0
     (folder / "summary.json").unlink()
     (folder / "notes.txt").write_text("mine")
-    assert run(f"{TRAIN}{folder} --learning-rate 1e-3", made) == 0
-    assert run(f"{TRAIN}{tmp_path / 'alone'} --learning-rate 1e-3", made) == 0
-    loaded, alone = (load_model(tmp_path / name).state_dict() for name in ("train", "alone"))
+    assert main([*words.split(), "--output", str(folder)]) == 0
+    loaded, alone = (load_model(place).state_dict() for place in (folder, repaired_world / "plain"))
     assert all(torch.equal(loaded[name], weights) for name, weights in alone.items())
     names = {path.name for path in folder.iterdir()}
     assert not {name for name in names if name.startswith("adapter")} and "notes.txt" in names
 
 
 DOORS = (
-    f"evaluate {{made}}/train {PAIRS}",
-    f"evaluate world/base {{made}}/train --blends 0.5 {PAIRS} --also {{made}}/world",
-    "export blend {made}/train --base world/base --weight 0.5",
-    "export blend world/base --base {made}/train --weight 0.5",
-    f"train {PAIRS} --model {{made}}/train --use-cpu --per-device-train-batch-size 4",
-    f"mine {PAIRS} --model {{made}}/train",
-    f"synthesize {PAIRS} --model {{made}}/train --failures {{made}}/failures {TOY}",
-    "push model {made}/train --repo me/x --dry-run",
+    f"evaluate {{made}}/repaired {PAIRS}",
+    f"evaluate world/base {{made}}/repaired --blends 0.5 {PAIRS} --also {{made}}/world",
+    "export blend {made}/repaired --base world/base --weight 0.5",
+    "export blend world/base --base {made}/repaired --weight 0.5",
+    f"train {PAIRS} --model {{made}}/repaired --use-cpu --per-device-train-batch-size 4",
+    f"mine {PAIRS} --model {{made}}/repaired",
+    f"synthesize {PAIRS} --model {{made}}/repaired --failures {{made}}/failures {TOY}",
+    "push model {made}/repaired --repo me/x --dry-run",
     f"evaluate world/base {PAIRS} --contrast {{made}}/contrast",
     f"train {PAIRS} --model world/base --records {{made}}/records --use-cpu --per-device-train-batch-size 4",
     "show {made}/records",
@@ -158,34 +151,27 @@ DOORS = (
 def test_an_unfinished_folder_is_an_error_of_one_line(words, made, tmp_path, capsys):
     copies = tmp_path / "made"
     shutil.copytree(made, copies, copy_function=shutil.os.link)
-    named = [name for name in ("train", "contrast", "records", "failures", "world") if f"{{made}}/{name}" in words]
+    named = [name for name in ("repaired", "contrast", "records", "failures", "world") if f"{{made}}/{name}" in words]
     (copies / named[0] / "summary.json").unlink()
     words += "" if words.startswith("push") else f" --output {tmp_path / 'out.html'}"
     assert f" {named[0]} is unfinished: `repair-hf " in refused(words, copies, capsys)
     assert not (tmp_path / "out.html" / "summary.json").exists()
 
 
-@pytest.fixture
-def untrained(made) -> Iterator[None]:
-    """The training of `made` as if it still ran."""
-    summary = made / "train" / "summary.json"
-    summary.rename(made / "summary.json")
-    yield
-    (made / "summary.json").rename(summary)
-
-
-@pytest.mark.usefixtures("untrained")
-def test_a_refused_command_leaves_a_finished_folder_as_it_was(made, tmp_path, capsys):
+def test_a_refused_command_leaves_a_finished_folder_as_it_was(made, repaired_world, tmp_path, capsys):
     """Here the second model is unfinished, the ledger is damaged, or an option is another."""
-    for name in ("compare", "records", "failures"):
+    for name in ("repaired", "records", "failures"):
         shutil.copytree(made / name, tmp_path / name)
+    compare = f"evaluate world/base {tmp_path}/repaired --pairs {{made}}/world --split test --resamples 2"
+    assert run(f"{compare} --output {tmp_path}/compare", made) == 0
+    (tmp_path / "repaired" / "summary.json").unlink()
     (tmp_path / "records" / "ledger.sqlite").write_bytes(b"no database" * 999)
     before = content(tmp_path)
-    for name, changes, wanted in (
-        ("compare", "", "is unfinished"),
-        ("records", " --limit 12", "ledger"),
-        ("failures", " --d-i2t 2", "with other options"),
+    synthesize, mine = (OF_THE_WORLD[name].format(folder=repaired_world) for name in ("records", "failures"))
+    for name, words, wanted in (
+        ("compare", compare, "is unfinished"),
+        ("records", f"{synthesize} --check-edits 999", "ledger"),
+        ("failures", f"{mine} --d-i2t 2", "with other options"),
     ):
-        words = f"{STAGES[name].replace(' --limit 6', '')}{changes} --output {tmp_path / name}"
-        assert wanted in refused(words, made, capsys)
+        assert wanted in refused(f"{words} --output {tmp_path / name}", made, capsys)
     assert content(tmp_path) == before

@@ -24,17 +24,17 @@ NOISY = "world/oracle?keeps_bad=0.3&rejects_good=0.3"
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory) -> Path:
-    """A folder of recipes for a world of 40 pictures, with an audit that errs, so that something is dropped."""
+    """A folder of recipes for a world of 20 pictures, with an audit that errs, so that something is dropped."""
     folder = tmp_path_factory.mktemp("rounds") / "tiny"
     folder.mkdir()
     world = str(folder.parent / "world")
     base = {"pairs": world, "model": "world/base"}
     stages = {
-        "world": {"output": world, "train": 40, "validation": 12, "test": 12},
-        "mine": base | {"max_queries": 16, "d_i2t": 2},
+        "world": {"output": world, "train": 20, "validation": 8, "test": 1},
+        "mine": base | {"max_queries": 10, "d_i2t": 2},
         "synthesize": base | {"failures": "x", "llm": NOISY, "editor": "world", "candidates": 1},
         "train": base
-        | {"records": "x", "max_steps": 4, "per_device_train_batch_size": 8, "learning_rate": 3e-3, "use_cpu": True},
+        | {"records": "x", "max_steps": 2, "per_device_train_batch_size": 8, "learning_rate": 3e-3, "use_cpu": True},
         "evaluate": base | {"split": "validation"},
     }
     for name, options in stages.items():
@@ -143,7 +143,7 @@ def test_trains_the_newest_checkpoint_on_all_records_and_reports_what_the_stages
     assert [each["round"] for each in table["rounds"]] == [0, 1, 2] and table["split"] == "validation"
     for number in (1, 2):
         metrics = json.loads((out / f"round-{number}" / "evaluate" / "metrics.json").read_text())
-        assert table["rounds"][number]["metrics"] == metrics["retriever"] and metrics["plain"]["n_images"] == 12
+        assert table["rounds"][number]["metrics"] == metrics["retriever"] and metrics["plain"]["n_images"] == 8
         assert table["rounds"][number]["plain"] == metrics["plain"]
         assert table["rounds"][number]["gain"] == mean_gain(
             table["rounds"][number - 1]["metrics"], metrics["retriever"]
@@ -160,7 +160,7 @@ def test_each_round_is_compared_with_as_many_steps_without_records_from_the_same
         assert [(one["model"], one["reference"]) for one in compared] == [("retriever", "plain")]
     assert "stopped after 2 rounds, as requested" in shown and "evaluated on the split `validation`" in shown
     below = " ".join(shown[shown.rindex("mean") :].split())  # the table of rounds
-    assert "Did repair help? retriever − plain: undecided (12 images are too few). I2T R@1 " in below
+    assert "Did repair help? retriever − plain: undecided (8 images are too few). I2T R@1 " in below
     assert main(["analyze", str(out), "--output", str(out.parent / "report")]) == 0
     shown = capsys.readouterr().out
     table = shown[: shown.index("plain was trained without records")].splitlines()[:-1]

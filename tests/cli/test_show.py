@@ -55,12 +55,14 @@ def test_the_training_grid_of_an_anchor(illustrated, illustrated_folder, pairs_f
         assert {(image, grid.captions[1].origin), (grid.captions[1].origin, image)} & confused
         assert {(caption, grid.images[2].origin), (grid.images[2].origin, caption)} & confused
         assert [grid.cells[place][place] for place in range(3)] == ["match"] * 3
-        assert draw_grids(records, pairs, n=1, anchor=caption).grids[0].images[0].origin == image
+    image, caption = sample.grids[-1].images[0].origin, sample.grids[-1].captions[0].origin
+    assert draw_grids(records, pairs, n=1, anchor=caption).grids[0].images[0].origin == image
     assert {"edit"} < {item.origin for grid in sample.grids for item in (*grid.images, *grid.captions)}
     assert main([*words, "nobody"]) == 2
     assert "`anchor` nobody: no caption has this id" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_people_judge_the_records_of_a_study(inputs, tmp_path, capsys):
     options = StudyOptions(output=str(tmp_path), max_queries=2), StudyPairsOptions(pairs=inputs[1])
     models = StudyLLMOptions(llm="world/oracle?rejects_good=0.6"), StudyEditorOptions()

@@ -48,6 +48,7 @@ def test_leaves_a_folder_that_explains_itself(output):
     assert {"config.yaml", "command.txt", "versions.json", "README.md"} <= {path.name for path in output.iterdir()}
 
 
+@pytest.mark.slow
 def test_the_oracle_over_http_makes_the_same_records(inputs, output, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "none")  # LiteLLM requires one
     with ChatServer(partial(oracle.answer_to, errors=errors_of(NOISY[1], LLMS))) as server:
@@ -68,7 +69,7 @@ def test_a_finished_run_is_reported_and_priced_again_and_not_made_again(inputs, 
         word in shown
         for word in ("mined", "kept", "fp too similar", "Count", "$0.00", "already finished, nothing was done")
     )
-    assert not any(word in shown for word in ("new answers", "images: ", "took"))
+    assert not any(word in shown for word in ("new answers", "images: ", "took", "assumed", "no answer"))
     assert shown.splitlines()[-1].startswith("next: repair-hf train --pairs ")
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()} == before
 
@@ -101,9 +102,6 @@ def test_what_is_assumed_to_be_paid_is_said(worst, said, inputs, output, tmp_pat
         asyncio.run(ledger.reserve("in flight", Topic("audit", "i2t", "m"), worst))
     assert synthesize(*inputs, *WORLD, *NOISY, "--output", str(folder)) == 0
     assert said in capsys.readouterr().out
-    assert synthesize(*inputs, *WORLD, *NOISY, "--output", str(output)) == 0
-    shown = capsys.readouterr().out
-    assert "assumed" not in shown and "no answer" not in shown
 
 
 def test_a_ceiling_stops_a_run_and_counts_all_runs_with_its_ledger(inputs, tmp_path, capsys):
@@ -129,7 +127,7 @@ def test_a_ceiling_counts_images_that_another_editor_was_paid_for(inputs, tmp_pa
 
 
 def test_source_images_may_be_left_out(inputs, tmp_path):
-    assert synthesize(*inputs, *WORLD, "--output", str(tmp_path), "--no-embed-source-images") == 0
+    assert synthesize(*inputs, *WORLD, "--output", str(tmp_path), "--no-embed-source-images", "--limit", "2") == 0
     rows = list(load_records(tmp_path))
     assert all(row["q_image"] is row["gt_image"] is row["fp_image"] is None for row in rows)
     assert sum(row["edit_image"] is not None for row in rows) == sum(row["direction"] == "t2i" for row in rows) > 0
@@ -141,7 +139,6 @@ def test_source_images_may_be_left_out(inputs, tmp_path):
         (["--failures", "nowhere"], "--failures nowhere: nowhere does not exist. Make it with `repair-hf mine`."),
         (["--llm", "world/oracle?drift=0.1"], "'drift' is not a rate of this model; it has keeps_bad, rejects_good,"),
         (["--editor", "world?drift=2"], "drift must be a number from 0 to 1, got '2'."),
-        (["--editor", "no/such-editor"], "no diffusers pipeline could be loaded"),
         (["--split", "test"], "were mined from other pairs"),
         (["--precision", "fp16"], "`precision` fp16 needs a GPU"),
     ],
@@ -152,11 +149,10 @@ def test_a_mistake_is_one_line(words, complaint, inputs, tmp_path, capsys):
     assert len(error) == 1 and complaint in error[0]
 
 
-@pytest.mark.parametrize("key", [None, "a-key\n"])
 @pytest.mark.parametrize(
-    "models",
-    [["openai/gpt-4o-mini", "no/such-editor"], ["world/oracle", "openai/gpt-image-2"]],
-    ids=["of the llm", "of the editor"],
+    ("models", "key"),
+    [(["openai/gpt-4o-mini", "no/such-editor"], None), (["world/oracle", "openai/gpt-image-2"], "a-key\n")],
+    ids=["none of the llm", "a broken one of the editor"],
 )
 def test_a_key_is_checked_before_anything_is_loaded_and_by_a_dry_run(
     models, key, inputs, tmp_path, capsys, monkeypatch
@@ -176,26 +172,23 @@ def test_a_key_is_checked_before_anything_is_loaded_and_by_a_dry_run(
 def test_unusable_answers_are_asked_for_again_by_more_attempts_and_not_for_ever(inputs, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "none")  # LiteLLM requires one
     failures = Dataset.from_parquet(f"{inputs[3]}/failures.parquet").filter(lambda row: row["direction"] == "i2t")
-    failures.select(range(6)).to_parquet(tmp_path / "failures.parquet")
+    failures.select(range(3)).to_parquet(tmp_path / "failures.parquet")
     useless, good = (lambda body: "As you wish."), oracle.answer_to
     with ChatServer(useless, log=tmp_path / "log") as server:
 
-        def run(output: str, answer, *more: str) -> tuple[int, int, list[str]]:
+        def run(answer, *more: str) -> tuple[int, int, list[str]]:
             server.answer, before = answer, lines(tmp_path / "log")
             words = f"--llm openai/o --llm-base-url {server.base_url} --editor world --max-error-rate 1".split()
-            where = ["--output", str(tmp_path / output), "--failures", str(tmp_path / "failures.parquet")]
+            where = ["--output", str(tmp_path / "r"), "--failures", str(tmp_path / "failures.parquet")]
             code = synthesize(*inputs, *words, *where, *more)
             return code, lines(tmp_path / "log") - before, capsys.readouterr().err.splitlines()
 
-        more = ("--answer-attempts", "3")
-        (code, first, told), (healed, again, _), (done, none, _) = (
-            run("a", answer, *words) for answer, words in ((useless, ()), (good, more), (good, more))
-        )
-        assert code == 1 and "no record" in told[-1] and "Raise --answer-attempts" in told[-1]
-        assert (healed, done, none) == (0, 0, 0) and again > 0 and len(load_records(tmp_path / "a")) > 0
-        (_, two, _), (same, nothing, _), (code, one, _) = (run("b", useless, *words) for words in ((), (), more))
-        assert two == first == 2 * one and code == same == 1 and nothing == 0
-    assert answers(tmp_path / "b") == two + one
+        third, fourth = (("--answer-attempts", count) for count in "34")
+        (code, two, told), (same, nothing, _), (still, one, _) = (run(useless, *words) for words in ((), (), third))
+        assert "no record" in told[-1] and "Raise --answer-attempts" in told[-1] and code == same == still == 1
+        assert two == 2 * one > nothing == 0 and answers(tmp_path / "r") == two + one
+        (healed, again, _), (done, none, _) = (run(good, *fourth) for _ in range(2))
+        assert (healed, done, none) == (0, 0, 0) and again > 0 and len(load_records(tmp_path / "r")) > 0
 
 
 def test_what_an_outage_has_cost_is_asked_again_and_what_is_refused_is_not(inputs, tmp_path, monkeypatch, capsys):

@@ -63,7 +63,8 @@ _, SHOW, ANALYZE, *_, PUSH_RECORDS = READ_RECORDS
 AGAIN = "is damaged … Delete its folder, and make it again with `repair-hf mine`"
 REMAKE = "is damaged … Delete this file, and run the command that made its folder again"
 FAILURES = "failures.parquet"
-TABLE = [  # commands, the folder that is damaged and how, the exit code, and words of what is said
+# Commands, of which the default run takes the first; the damaged folder, and how; the exit code; words that are said.
+TABLE = [
     ([STAGES[name] for name in ("mine", "evaluate", "train")], "pairs", line(DEEP), 0, "rows in another format"),
     ([*STAGES.values(), "show {records} --pairs {pairs} --output {out}/sheet.html"], "pairs", EMPTY, 2, "usable row"),
     ([STAGES["mine"].replace("{pairs}", COCO)], "pairs", coco(["a"]), 0, "rows in another format"),
@@ -111,7 +112,12 @@ def good(pairs_folder, clip_folder, illustrated_folder, tmp_path_factory) -> dic
 
 
 @pytest.mark.parametrize(
-    ("words", "kind", "spoil", "code", "wanted"), [(words, *row) for commands, *row in TABLE for words in commands]
+    ("words", "kind", "spoil", "code", "wanted"),
+    [
+        pytest.param(words, *row, marks=[pytest.mark.slow] * (words != commands[0]))
+        for commands, *row in TABLE
+        for words in commands
+    ],
 )
 def test_it_is_left_out_or_an_error_of_one_line(
     words, kind, spoil, code, wanted, good, tmp_path, tmp_path_factory, monkeypatch, capsys, caplog

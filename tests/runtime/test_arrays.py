@@ -59,6 +59,7 @@ def write_and_die(path: Path) -> None:
     on_disk(path, (4, 1), np.float32, one_part)
 
 
+@pytest.mark.slow  # loads torch in a process of its own
 def test_a_killed_writer_leaves_a_draft_that_nobody_takes(tmp_path):
     path = tmp_path / "squares.npy"
     assert Child(write_and_die, path).wait() == -signal.SIGKILL
@@ -72,24 +73,18 @@ def resident() -> int:
     return next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
 
 
-def write_much(path: Path) -> None:
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs /proc, to see what a process holds")
+def test_what_is_mapped_is_not_resident(tmp_path):
     processes()
     ones, before = np.ones((1000, 512), np.float32), resident()
     found = on_disk(
-        path,
+        tmp_path / "x.npy",
         (100_000, 512),
         np.float32,
         lambda: ((slice(k, k + 1000), ones) for k in range(0, 100_000, 1000)),
     )
     assert found[::1000].sum() == 100 * 512
     assert resident() - before < 20_000  # of 200,000
-
-
-def test_what_is_mapped_is_not_resident(tmp_path):
-    if not Path("/proc/self/status").is_file():
-        pytest.skip("needs /proc, to see what a process holds")
-    child = Child(write_much, tmp_path / "x.npy")
-    assert child.wait() == 0, child.said()
 
 
 def test_uniforms_are_uniform_and_independent_of_company():

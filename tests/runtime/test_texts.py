@@ -48,12 +48,12 @@ class Verdict(BaseModel):
     captions: list[str]
 
 
-@pytest.mark.parametrize("parse_text", [parse_json, parse_yaml])
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("parse_text", "text", "why"),
     [
-        ("[" * LOTS, "nested too deeply"),
-        (b'["\xff"]', "invalid start byte"),
+        (parse_json, "[" * LOTS, "nested too deeply"),
+        (parse_yaml, "[" * SOME, "nested too deeply"),
+        *((parse_text, b'["\xff"]', "invalid start byte") for parse_text in (parse_json, parse_yaml)),
     ],
 )
 def test_what_cannot_be_used_has_a_reason(parse_text, text, why):

@@ -24,6 +24,11 @@ def open_tiny(folder, **settings) -> DiffusersEditor:
     return load_editor(EditorOptions(str(folder), **{f"editor_{k}": v for k, v in options.items()}), device="cpu")
 
 
+def test_an_editor_that_is_nowhere_is_the_users_mistake():
+    with pytest.raises(UserError, match="--editor no/such-editor: no diffusers pipeline could be loaded"):
+        open_tiny("no/such-editor")
+
+
 @pytest.fixture(scope="module", params=["flux_folder", pytest.param("pix2pix_folder", marks=pytest.mark.slow)])
 def editor(request) -> DiffusersEditor:
     return open_tiny(request.getfixturevalue(request.param))
