@@ -60,15 +60,15 @@ class Draws(Bounded):
             values, image: (Q,). Returns (R,); NaN if a resample has no queries.
         """
         order = np.argsort(values, kind="stable")
-        medians = np.full(self.resamples, np.nan)
+        middle = np.full((self.resamples, 2), np.nan)
         distinct, first = np.unique(np.asarray(values)[order], return_index=True)  # (U,) values, and where each begins
         image = np.asarray(image)[order]
         for row, times in enumerate(self._times):
             up_to = np.add.reduceat(times[image], first, dtype=np.int64).cumsum()  # (U,) queries drawn up to a value
             total = up_to[-1]
             if total:
-                medians[row] = distinct[up_to.searchsorted([(total - 1) // 2, total // 2], side="right")].mean()
-        return medians
+                middle[row] = distinct[up_to.searchsorted([(total - 1) // 2, total // 2], side="right")]
+        return middle.mean(1)
 
     @cached_property
     def _times(self) -> np.ndarray:
