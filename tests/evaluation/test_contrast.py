@@ -121,6 +121,7 @@ def test_further_pairs_are_ranked_by_themselves(web, pairs, base, tmp_path):
     assert (tmp_path / "out" / "also-web-ranks.parquet").is_file()
 
 
+@pytest.mark.slow
 def test_the_command_measures_blends_and_export_writes_one(world, web, base, tmp_path, capsys):
     tuned, out = tmp_path / "tuned", tmp_path / "out"
     model = deepcopy(base.model)
@@ -200,6 +201,7 @@ def test_blends_of_two_trainings_are_compared_at_equal_weight_and_known_images_a
     assert "1 plain<" in curve and "1 repaired<" in curve
     printed = capsys.readouterr().out
     words = " ".join(printed.split())
+    assert "export blend" in printed
     assert "random 5.0 3.3" in words and words.count("repaired@1 −") == 1 + (best["repaired"] == "1")
     assert "20 images are too few for a conclusion" in printed and "web: 30 images are too few" in printed
     for name in ("plain", "repaired"):

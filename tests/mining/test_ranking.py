@@ -16,14 +16,21 @@ from repair_hf.mining.ranking import check_embeddings, rank_both_ways
 from repair_hf.mining.scores import exact_scores_on_device
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
-from tests.mining.embeddings import COLLECTIONS, check, identical, planted, quantised, random_unit
+from tests.mining.embeddings import COLLECTIONS, HARDEST, check, identical, planted, quantised, random_unit
 
-SLOW = [pytest.param(*each, marks=pytest.mark.slow) for each in ((0, 0, 128), (0, 7, 2048))]
+
+def slow(*cases: tuple) -> list:
+    return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
+
+
+SOME = [*HARDEST, *slow(*((name,) for name in COLLECTIONS if name not in HARDEST))]
 
 
 @pytest.mark.parametrize("make", [quantised, random_unit, identical])
-@pytest.mark.parametrize(("n_images", "n_texts", "block"), [(11, 37, 4), (13, 13, 5), (7, 40, 64), (3, 9, 1)])
-@pytest.mark.parametrize(("same_text", "same_image"), [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(("n_images", "n_texts", "block"), [(11, 37, 4), *slow((13, 13, 5)), (7, 40, 64), (3, 9, 1)])
+@pytest.mark.parametrize(
+    ("same_text", "same_image"), [(False, False), *slow((True, False), (False, True)), (True, True)]
+)
 def test_few_items_equal_the_whole_matrix(make, n_images, n_texts, block, same_text, same_image):
     rng = np.random.default_rng(n_images * n_texts)
     images, texts = make(rng, n_images), make(rng, n_texts)
@@ -34,13 +41,20 @@ def test_few_items_equal_the_whole_matrix(make, n_images, n_texts, block, same_t
     check(images, texts, caption_image, 5, 3, block=block, words=words, looks=looks)
 
 
-@pytest.mark.parametrize(("k_image", "k_caption", "block"), [(5, 1, 96), (40, 40, 128), *SLOW])
-@pytest.mark.parametrize("name", COLLECTIONS)
+@pytest.mark.parametrize(
+    ("name", "k_image", "k_caption", "block"),
+    [
+        *((name, 5, 1, 96) for name in COLLECTIONS),
+        *((name, 40, 40, 128) for name in HARDEST),
+        *slow(*((name, 40, 40, 128) for name in COLLECTIONS if name not in HARDEST)),
+        *slow(*((name, *each) for name in COLLECTIONS for each in ((0, 0, 128), (0, 7, 2048)))),
+    ],
+)
 def test_many_panels_equal_the_whole_matrix(name, k_image, k_caption, block):
     check(*COLLECTIONS[name](np.random.default_rng(1)), k_image, k_caption, block=block)
 
 
-@pytest.mark.parametrize("name", COLLECTIONS)
+@pytest.mark.parametrize("name", SOME)
 def test_a_full_pool_gives_the_same(name, monkeypatch):
     monkeypatch.setattr(panels, "POOL", 64)
     check(*COLLECTIONS[name](np.random.default_rng(2)), 6, 3, block=128)
@@ -129,7 +143,7 @@ def rounds(monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="needs torch 2.9")
-@pytest.mark.parametrize("name", COLLECTIONS)
+@pytest.mark.parametrize("name", SOME)
 def test_products_of_rounded_vectors_give_the_same(name, rounds, monkeypatch):
     monkeypatch.setattr(products, "MOST_DOUBTS", 1.0)
     check(*COLLECTIONS[name](np.random.default_rng(3)), 5, 1, block=96)
@@ -145,7 +159,7 @@ def test_vectors_are_not_rounded_where_that_leaves_many_pairs_in_doubt(name, pre
     assert rounds[-1] == precision
 
 
-@pytest.mark.parametrize("name", COLLECTIONS)
+@pytest.mark.parametrize("name", SOME)
 def test_scores_of_a_device_give_the_same(name, monkeypatch):
     """The path of a GPU, on the CPU."""
     on_device = lambda rows, row, columns, column: exact_scores_on_device(  # noqa: E731
@@ -155,7 +169,7 @@ def test_scores_of_a_device_give_the_same(name, monkeypatch):
     check(*COLLECTIONS[name](np.random.default_rng(5)), 5, 1, block=96)
 
 
-@pytest.mark.parametrize("name", COLLECTIONS)
+@pytest.mark.parametrize("name", SOME)
 def test_products_that_are_off_by_as_much_as_the_bound_allows_give_the_same(name, monkeypatch):
     mm, draws = torch.mm, torch.Generator().manual_seed(0)
 

@@ -12,7 +12,7 @@ from repair_hf.toyworld.editor import WorldEditor
 from repair_hf.toyworld.errors import ALIKE
 from repair_hf.toyworld.instructions import scene_instruction
 
-COUNT, CANDIDATES = 250, 3
+COUNT, CANDIDATES = 120, 3
 
 
 def image_instruction(query: str, source: scenes.Scene) -> str:

@@ -81,9 +81,9 @@ def test_what_it_does_not_understand_is_named():
 
 
 def verdicts(**rates) -> list[str]:
-    """The audits of 400 failures; every other one should be rejected."""
+    """The audits of 200 failures; every other one should be rejected."""
     found = []
-    for seed in range(400):
+    for seed in range(200):
         scene, other, fp = draw(seed)
         gt = captions.write(scene, random.Random(seed))
         if seed % 2:
@@ -98,7 +98,7 @@ def test_audits_err_at_their_two_rates_and_give_a_reason_for_what_they_say():
     bad = [verdict.drop_reason is not None for verdict in right]
     kept = [verdict.drop_reason is None for verdict in said]
     pairs = list(zip(bad, kept, strict=True))
-    assert 200 <= sum(bad) < 210  # a random caption is true now and then
+    assert 100 <= sum(bad) < 105  # a random caption is true now and then
     assert 0.12 < pairs.count((True, True)) / sum(bad) < 0.28
     wrong = [verdict.drop_reason for verdict, pair in zip(said, pairs, strict=True) if pair == (False, False)]
     assert 0.3 < len(wrong) / bad.count(False) < 0.5 and 0.15 < wrong.count("gt_invalid") / len(wrong) < 0.4
@@ -108,9 +108,9 @@ def test_audits_err_at_their_two_rates_and_give_a_reason_for_what_they_say():
 
 
 def checks(**rates) -> list[Fit]:
-    """What is said of 400 captions and pictures; every other caption is true."""
+    """What is said of 200 captions and pictures; every other caption is true."""
     said = []
-    for seed in range(400):
+    for seed in range(200):
         scene, _, other = draw(seed)
         caption = captions.write(scene, random.Random(seed)) if seed % 2 else other
         messages = SHIPPED.chat("check", checked_image=url(scene, 16), checked_caption=caption)
@@ -121,7 +121,7 @@ def checks(**rates) -> list[Fit]:
 def test_a_check_is_wrong_at_a_rate_of_its_own():
     right, others, said = checks(), checks(keeps_bad=1, rejects_good=1), checks(misjudges=0.2)
     assert right == others and all(fit.fits for fit in right[1::2])
-    assert sum(fit.fits for fit in right[::2]) < 10  # a random caption is true now and then
+    assert sum(fit.fits for fit in right[::2]) < 5  # a random caption is true now and then
     wrong = sum(a.fits != b.fits for a, b in zip(right, said, strict=True))
     assert 0.12 < wrong / len(said) < 0.28
     assert all(fit.fits == fit.reason.startswith("Everything") for fit in said)
@@ -138,7 +138,7 @@ def test_answers_are_malformed_at_the_rate():
 def wrong_facts(ask, **rates) -> list[int]:
     """How many facts are wrong after an answer: there were two or more before an edit, and none before a rewording."""
     found, rng = [], random.Random(3)
-    while len(found) < 100:
+    while len(found) < 60:
         scene, caption = scenes.sample(rng), captions.write(scenes.sample(rng), rng)
         if len(scenes.differences(captions.parse(caption), scene)) > 1:
             found.append(ask(scene, caption, LLMErrors(**rates)))
@@ -184,14 +184,13 @@ def left(caption: str, scene: scenes.Scene) -> int:
 
 
 @pytest.mark.parametrize("ask", [instruct_caption, instruct_image, edit, reword, vary])
-@pytest.mark.parametrize("rate", ["missed", "extra"])
-def test_one_fact_is_wrong_after_a_mistake(ask, rate):
+def test_one_fact_is_wrong_after_a_mistake(ask):
     assert not any(wrong_facts(ask))
-    always = wrong_facts(ask, **{rate: 1.0})
-    assert np.mean([count > 0 for count in always]) > 0.8 and np.median(always) <= 2  # a command may hold several
-    some = wrong_facts(ask, **{rate: 0.3})
-    assert 0.15 < np.mean([count > 0 for count in some]) < 0.45
-    assert all(count in (0, full) for count, full in zip(some, always, strict=True))  # the same mistakes, fewer
+    for rate in ("missed", "extra"):
+        always, some = (wrong_facts(ask, **{rate: share}) for share in (1.0, 0.3))
+        assert np.mean([count > 0 for count in always]) > 0.8 and np.median(always) <= 2  # a command may hold several
+        assert 0.15 < np.mean([count > 0 for count in some]) < 0.45
+        assert all(count in (0, full) for count, full in zip(some, always, strict=True))  # the same mistakes, fewer
 
 
 @pytest.mark.parametrize("template", ["hard_negative", "noun_swap"])

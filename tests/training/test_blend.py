@@ -24,13 +24,12 @@ from repair_hf.runtime.options import UserError
 FOUR = dict(max_steps=4, save_strategy="steps", save_steps=2)
 # peft asks by a name of which transformers warns
 OLD_NAME = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-OTHER_ADAPTERS = [  # than plain LoRA
+OTHERS = [  # than plain LoRA
     {"use_dora": True},
     {"trainable_token_indices": {"token_embedding": [3]}},
     {"init_lora_weights": "pissa"},
-    pytest.param({"init_lora_weights": "olora"}, marks=pytest.mark.slow),
-    pytest.param({"bias": "lora_only"}, marks=pytest.mark.slow),
 ]
+RARE = [{"init_lora_weights": "olora"}, {"bias": "lora_only"}]
 
 
 def moved(model):
@@ -101,7 +100,7 @@ def test_what_cannot_be_blended_is_an_error(clip):
 
 
 @OLD_NAME
-@pytest.mark.parametrize("kind", OTHER_ADAPTERS)
+@pytest.mark.parametrize("kind", [*OTHERS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in RARE)])
 def test_other_adapters_than_plain_lora_are_refused_before_training(clip, kind):
     """Scaling their update would not give `base + weight * (tuned - base)`."""
     model = get_peft_model(clip, LoraConfig(r=2, target_modules=["q_proj"], **kind))
@@ -109,25 +108,31 @@ def test_other_adapters_than_plain_lora_are_refused_before_training(clip, kind):
         untrained(model)
 
 
-def test_the_saved_model_lies_between_the_base_and_the_tuned_one(clip, repaired, fit, tmp_path):
-    tuned, blended = fit(repaired, "tuned"), fit(repaired, "blended", blend=0.75)
+def test_the_saved_model_lies_between_the_base_and_the_tuned_one_and_the_card_names_it(
+    clip, clip_folder, repaired, fit, tmp_path
+):
+    tuned = fit(repaired, "tuned", model=str(clip_folder))
+    blended = fit(repaired, "blended", model=str(clip_folder), blend=0.75)
     assert losses(tmp_path / "tuned") == losses(tmp_path / "blended")
     base, end, found = (weights(each) for each in (clip, tuned.model, blended.model))
     for name, value in found.items():
         torch.testing.assert_close(value, base[name] + 0.75 * (end[name] - base[name]), atol=1e-6, rtol=1e-5)
         assert not value.equal(end[name]), name
     assert_same(found, weights(DualEncoder.from_pretrained(tmp_path / "blended", device="cpu").model))
+    assert "| blend | base + 0.75 × (tuned − base) |" in model_card(tmp_path / "blended", "me/clip")
+    assert "| blend |" not in model_card(tmp_path / "tuned", "me/clip")
+    assert json.loads((tmp_path / "blended" / "trainer_state.json").read_text())["global_step"] == 3
 
 
-def test_a_resumed_run_is_blended_once(clip_folder, repaired, fit, tmp_path):
+@pytest.mark.parametrize("step", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_resumed_run_is_blended_once(step, clip_folder, repaired, fit, tmp_path):
     whole = fit(repaired, "whole", model=str(clip_folder), blend=0.5, **FOUR)
-    for step in (2, 4):
-        checkpoint = str(tmp_path / "whole" / f"checkpoint-{step}")
-        resumed = fit(repaired, f"from{step}", model=str(clip_folder), checkpoint=checkpoint, blend=0.5, **FOUR)
-        assert_same(weights(whole.model), weights(resumed.model))
+    checkpoint = str(tmp_path / "whole" / f"checkpoint-{step}")
+    resumed = fit(repaired, "resumed", model=str(clip_folder), checkpoint=checkpoint, blend=0.5, **FOUR)
+    assert_same(weights(whole.model), weights(resumed.model))
 
 
-@pytest.mark.parametrize("greater", [True, False])  # by one of them, the best step is not the last
+@pytest.mark.parametrize("greater", [pytest.param(True, marks=pytest.mark.slow), False])  # the best is not the last
 def test_the_summary_measures_what_is_saved(greater, clip_folder, repaired, fit, pairs, tmp_path):
     trainer = fit(
         repaired,
@@ -160,14 +165,6 @@ def test_an_adapter_s_update_is_scaled(clip_folder, repaired, pairs, fit, tmp_pa
         torch.testing.assert_close(saved[name], (base[name] + end[name]) / 2, atol=1e-6, rtol=1e-4)
 
 
-def test_the_folder_and_the_card_name_the_blend(clip_folder, repaired, fit, tmp_path):
-    fit(repaired, model=str(clip_folder), blend=0.8, max_steps=1)
-    assert "| blend | base + 0.8 × (tuned − base) |" in model_card(tmp_path / "out", "me/clip")
-    fit(repaired, "whole", model=str(clip_folder), max_steps=1)
-    assert "| blend |" not in model_card(tmp_path / "whole", "me/clip")
-    assert json.loads((tmp_path / "out" / "trainer_state.json").read_text())["global_step"] == 1
-
-
 def test_an_exported_blend_is_a_trained_model_to_the_card_and_to_evaluate(clip_folder, repaired, pairs, fit, tmp_path):
     how = dict(model=str(clip_folder), validation=pairs, **FOUR)
     fit(None, "plain", **how)
@@ -183,9 +180,9 @@ def test_an_exported_blend_is_a_trained_model_to_the_card_and_to_evaluate(clip_f
     assert line in cards["half"] and cards["half"].replace(line, "") == cards["tuned"]
     models = {name: str(tmp_path / name) for name in ("plain", "blend", "half", "early")}
     assert plain_before(models) == {"blend": ["plain"], "half": ["plain"], "early": []}  # early has half the steps
-    evaluate(list(models.values()), pairs, output=tmp_path / "evaluate", resamples=9)
+    evaluate([models["plain"], models["blend"]], pairs, output=tmp_path / "evaluate", resamples=9)
     differences = json.loads((tmp_path / "evaluate" / "differences.json").read_text())
-    assert [one["reference"] for one in differences["repair"] if one["model"] == "blend"] == ["plain"]
+    assert [(one["model"], one["reference"]) for one in differences["repair"]] == [("blend", "plain")]
     with pytest.raises(UserError, match="blend was trained on pictures of this set"):
         check_unseen(pairs.images["image_id"][:1], str(tmp_path / "plain"), {"blend": models["blend"]})
 
@@ -205,8 +202,9 @@ def test_a_blend_needs_the_base_of_its_training(clip, clip_folder, repaired, fit
     export_blend(tmp_path / "tuned", clip_folder, 0.5, tmp_path / "blend")  # the same weights elsewhere: it is made
 
 
+@pytest.mark.slow
 @OLD_NAME
-@pytest.mark.parametrize("kind", OTHER_ADAPTERS)
+@pytest.mark.parametrize("kind", OTHERS + RARE)
 def test_other_adapters_are_blended_as_whole_weights(clip_folder, repaired, fit, tmp_path, kind):
     config = LoraConfig(r=2, target_modules=["q_proj"], **kind)
     fit(repaired, "tuned", model=str(clip_folder), peft_config=config, max_steps=2)
@@ -220,6 +218,7 @@ def test_other_adapters_are_blended_as_whole_weights(clip_folder, repaired, fit,
         torch.testing.assert_close(value, base[name] + 0.3 * (tuned[name] - base[name]), atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_of_two_trainings_is_blended_with_either_base(clip_folder, repaired, fit, tmp_path):
     fit(repaired, "first", model=str(clip_folder), max_steps=1)
     fit(repaired, "second", model=str(tmp_path / "first"), max_steps=1)
@@ -237,7 +236,8 @@ def test_frozen_weights_of_two_bytes_have_the_base_of_their_training(clip_folder
 
 @pytest.mark.parametrize("command", ["train", "export blend"])
 def test_a_limit_on_the_size_of_files_is_one_line(command, clip_folder, repaired, pairs_folder, fit, tmp_path, capsys):
-    fit(repaired, "tuned", model=str(clip_folder), max_steps=1)
+    if command == "export blend":
+        fit(repaired, "tuned", model=str(clip_folder), max_steps=1)
     words = {
         "export blend": f"{tmp_path / 'tuned'} --base {clip_folder} --weight 0.5",
         "train": f"--pairs {pairs_folder} --split all --model {clip_folder} --use-cpu --max-steps 1 "

@@ -132,7 +132,7 @@ class GradientTwice(PairObjective):
         return terms | {"size": first.square().sum().detach()}
 
 
-@pytest.mark.parametrize("chunk_size", [None, 3])
+@pytest.mark.parametrize("chunk_size", [3, pytest.param(None, marks=pytest.mark.slow)])
 def test_an_objective_may_run_backward_itself(chunk_size, clip, repaired, one_step):
     objective, model = GradientTwice(), deepcopy(clip)
     objective.weight = model.visual_projection.weight

@@ -16,7 +16,7 @@ from training_runs import weights
 
 from repair_hf.cli.main import main
 from repair_hf.runtime import progress
-from repair_hf.training.report import measure_step
+from repair_hf.training.report import measure_step, warn_of_plan
 
 
 def used_in(trainer, keys) -> dict[str, int]:
@@ -39,19 +39,19 @@ def test_a_plan_counts_the_edits_of_its_steps(named, repaired, make_trainer):
     assert planned["edits_trained"] == pytest.approx(sum(planned["edits_encoded"].values()) / n_edits)
     assert make_trainer(None, "plain").plan["edits_trained"] is None
     assert planned["steps"] == 2 and planned["objective"] == ("grid" if named else "batch")
-    whole = make_trainer(repaired, "whole", max_steps=-1, num_train_epochs=20, **named).plan
-    keys = [(epoch, anchor) for epoch in range(20) for anchor in range(24)]
-    assert whole["steps"] == 6 * 20 and whole["edits_encoded"] == used_in(trainer, keys)
+    whole = make_trainer(repaired, "whole", max_steps=-1, num_train_epochs=5, **named).plan
+    keys = [(epoch, anchor) for epoch in range(5) for anchor in range(24)]
+    assert whole["steps"] == 6 * 5 and whole["edits_encoded"] == used_in(trainer, keys)
 
 
-def test_few_used_edits_give_a_warning_before_the_training(repaired, fit, caplog):
+def test_few_used_edits_give_a_warning_before_the_training(repaired, fit, make_trainer, caplog):
     first = fit(repaired, max_steps=1)
     n_used = first.summary["edits_encoded"]
     shares = " and ".join(f"{n_used[way] / 12:.0%} of the {way.upper()} edits" for way in ("i2t", "t2i"))
     assert f"This training uses {shares}. Train for more epochs." in caplog.text
     caplog.clear()
-    fit(repaired, "long", max_steps=30)
-    fit(None, "plain", max_steps=1)
+    for records, steps in ((repaired, 30), (None, 1)):
+        warn_of_plan(make_trainer(records, max_steps=steps).plan)
     assert "edits" not in caplog.text
 
 
@@ -77,7 +77,7 @@ def test_two_steps_are_measured_and_leave_nothing(repaired, make_trainer, pairs,
 
 def test_a_file_gets_the_loss_and_the_time_left_once_a_minute(repaired, fit, pairs, capsys, monkeypatch):
     how = dict(loss="both", max_steps=4, logging_steps=2, validation=pairs, eval_strategy="steps", eval_steps=3)
-    fit(repaired, "short", **how)
+    fit(repaired, "short", max_steps=1)
     assert "Training" not in capsys.readouterr().err
     monkeypatch.setattr(progress, "EVERY", 0.0)  # then each step is a minute
     fit(repaired, "long", **how)

@@ -52,9 +52,8 @@ def test_every_parameter_moves_and_the_loss_is_the_sum_of_its_logged_terms(
     assert summary["edits_encoded"] == {"t2i": n_edits[0], "i2t": n_edits[1]}
 
 
-@pytest.mark.parametrize("bf16", [False, True])
-def test_what_is_saved_loads_like_any_model_in_float32(bf16, pairs, repaired, fit, tmp_path):
-    trained = fit(repaired, bf16=bf16).model
+def test_what_is_saved_loads_like_any_model_in_float32(pairs, repaired, fit, tmp_path):
+    trained = fit(repaired, bf16=True).model
     model, processor = AutoModel.from_pretrained(tmp_path / "out"), AutoProcessor.from_pretrained(tmp_path / "out")
     assert_same(weights(trained), weights(model))
     inputs = processor(text=["a red circle"], images=[pairs.images[0]["image"]], return_tensors="pt")
@@ -65,10 +64,10 @@ def test_what_is_saved_loads_like_any_model_in_float32(bf16, pairs, repaired, fi
 
 def test_a_seed_decides_the_run(repaired, fit):
     first = weights(fit(repaired, "a", seed=1).model)
-    for folder, named in (("b", {}), ("c", dict(dataloader_num_workers=2)), ("d", dict(cache_images=False))):
+    for folder, named in (("b", dict(dataloader_num_workers=2)), ("c", dict(cache_images=False))):
         found = weights(fit(repaired, folder, seed=1, **named).model)
-        assert_same(first, found, atol=1e-6 if folder == "d" else 0)
-    other = weights(fit(repaired, "e", seed=2).model)
+        assert_same(first, found, atol=1e-6 if folder == "c" else 0)
+    other = weights(fit(repaired, "d", seed=2).model)
     assert not torch.equal(other["visual_projection.weight"], first["visual_projection.weight"])
 
 
@@ -92,7 +91,7 @@ def test_the_best_model_is_kept_also_with_the_default_of_evaluation_written_out(
     """Here "best" is the lowest, so that it may not be the last. The caller's configuration stays as it was."""
     default = config("default").prepared(has_validation=True)
     assert default.greater_is_better and default.save_total_limit == 1
-    how = dict(max_steps=-1, num_train_epochs=4, greater_is_better=False, learning_rate=1e-3)
+    how = dict(max_steps=-1, num_train_epochs=2, greater_is_better=False, learning_rate=1e-3)
     written = fit(None, "written", validation=pairs, eval_strategy="epoch", **how)
     plain = RepairTrainer(clip, made := config("plain", **how), pairs, pairs, preprocessor)
     before = made.to_dict()
@@ -102,7 +101,7 @@ def test_the_best_model_is_kept_also_with_the_default_of_evaluation_written_out(
     assert_same(weights(plain.model), weights(written.model))
     for trainer in (plain, written):
         found = [line["eval_t2i_MRR"] for line in trainer.state.log_history if "eval_t2i_MRR" in line]
-        assert len(found) == 4 and trainer.summary["eval_t2i_MRR"] == min(found)
+        assert len(found) == 2 and trainer.summary["eval_t2i_MRR"] == min(found)
         assert trainer.evaluate()["eval_t2i_MRR"] == pytest.approx(min(found))
 
 
@@ -131,7 +130,7 @@ def test_saving_amid_a_run_in_bfloat16_changes_nothing(named, repaired, fit, mak
     assert AutoModel.from_pretrained(tmp_path / "saved").dtype == torch.float32
 
 
-@pytest.mark.parametrize("chunk_size", [3, 5, 100, None])
+@pytest.mark.parametrize("chunk_size", [3, 100, None])
 def test_chunks_and_groups_of_captions_give_the_gradients_of_the_whole(
     chunk_size, repaired, make_trainer, monkeypatch
 ):
@@ -154,7 +153,9 @@ def test_chunks_and_groups_of_captions_give_the_gradients_of_the_whole(
     assert sum(chunks) == (2 if chunk_size else 1) * sum(whole)  # in chunks each twice
 
 
-@pytest.mark.parametrize("named", [{}, dict(paper=True), dict(loss="both")])
+@pytest.mark.parametrize(
+    "named", [dict(paper=True), *(pytest.param(each, marks=pytest.mark.slow) for each in ({}, dict(loss="both")))]
+)
 def test_few_records_or_those_of_one_direction_train_too(named, repaired, fit, tmp_path):
     one_way = repaired.filter(lambda row: row["direction"] == "t2i")
     for folder, some in (("one", repaired.select([0])), ("one way", DatasetDict(train=one_way))):
@@ -166,7 +167,10 @@ def test_few_records_or_those_of_one_direction_train_too(named, repaired, fit, t
         assert (counts["beside_text"] > 0 and counts["beside_image"] > 0) == ("paper" in named)
 
 
-@pytest.mark.parametrize(("named", "still"), [({}, []), (dict(global_loss="softmax"), ["logit_bias"])])
+@pytest.mark.parametrize(
+    ("named", "still"),
+    [({}, []), pytest.param(dict(global_loss="softmax"), ["logit_bias"], marks=pytest.mark.slow)],
+)
 def test_siglip_trains_with_its_own_loss_and_padding(named, still, siglip_folder, pairs, repaired, fit, tmp_path):
     before = weights(AutoModel.from_pretrained(siglip_folder))
     trainer = fit(repaired, model=str(siglip_folder), **named)
@@ -194,10 +198,10 @@ def test_loss_none_is_training_without_records(repaired, one_step, tmp_path):
 
 
 def test_records_are_given_by_folder_and_arguments_may_be_left_out(
-    clip_folder, pairs, repaired, records_folder, config, tmp_path, monkeypatch
+    clip_folder, pairs, repaired, records_folder, config, make_trainer, tmp_path, monkeypatch
 ):
     given = (repaired, str(records_folder), [records_folder])
-    one, two, three = (RepairTrainer(clip_folder, config(), pairs, records=each).fill.report() for each in given)
+    one, two, three = (make_trainer(each).fill.report() for each in given)
     assert one == two == three and one["edits_i2t"] == 12
     in_memory = train(str(clip_folder), pairs, DatasetDict(train=repaired), config("in memory", max_steps=1))
     assert in_memory["fill"] == one

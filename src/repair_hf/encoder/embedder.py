@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -147,23 +147,19 @@ class Embedder(ABC):
             share = everyone.share(len(texts), CAPTIONS_AT_ONCE)
             return _rows_of_captions(self._embed_texts(texts, share, titles[1]), places)
 
-        def text_digest() -> str:
-            return hashlib.sha256(repr(captions[:]).encode()).hexdigest()
-
+        shapes = (len(images), self.dim), (len(captions), self.dim)
+        if cache_folder is None:
+            return in_memory(shapes[0], np.float32, image_parts()), in_memory(shapes[1], np.float32, text_parts())
+        content = content_digest(pairs.images), hashlib.sha256(repr(captions[:]).encode()).hexdigest()
+        encoder = [self.digest, self.precision, *versions(*self.libraries)]
+        files = [
+            Path(cache_folder) / f"{kind}-{digest([*encoder, each])}.npy"
+            for kind, each in zip(("images", "captions"), content, strict=True)
+        ]
         return (
-            self._table(cache_folder, "images", lambda: content_digest(pairs.images), len(images), image_parts),
-            self._table(cache_folder, "captions", text_digest, len(captions), text_parts),
+            on_disk(files[0], shapes[0], np.float32, image_parts),
+            on_disk(files[1], shapes[1], np.float32, text_parts),
         )
-
-    def _table(
-        self, folder: str | Path | None, kind: str, content: Callable[[], str], count: int, parts: Callable[[], Parts]
-    ) -> np.ndarray:
-        """Return the vectors (count, D) of all processes, in memory or from a folder."""
-        shape = count, self.dim
-        if folder is None:
-            return in_memory(shape, np.float32, parts())
-        name = digest([self.digest, self.precision, *versions(*self.libraries), content()])
-        return on_disk(Path(folder) / f"{kind}-{name}.npy", shape, np.float32, parts)
 
     def _embed_images(self, images: Any, share: slice, desc: str | None, ids: Sequence[str] | None) -> Parts:
         start = share.start
