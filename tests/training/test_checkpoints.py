@@ -27,7 +27,7 @@ OFTEN = dict(save_strategy="steps", save_steps=2)
 SLOW = [
     pytest.param(*each, marks=pytest.mark.slow)
     for each in (
-        ({}, (8, 10)),
+        ({}, (4, 8)),
         (dict(gradient_accumulation_steps=2), (4,)),
         (dict(bf16=True, chunk_size=3), (4,)),
     )
@@ -36,7 +36,7 @@ SLOW = [
 
 @pytest.mark.parametrize(
     ("named", "stops"),  # within the first epoch of 6 steps, between the two, within the second, at the end
-    [({}, (4, 6)), *SLOW],
+    [({}, (6, 10)), *SLOW],
 )
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(named, stops, repaired, fit, tmp_path):
     often = dict(max_steps=10, logging_steps=3, **OFTEN, **named)
