@@ -202,6 +202,15 @@ def test_a_blend_needs_the_base_of_its_training(clip, clip_folder, repaired, fit
     export_blend(tmp_path / "tuned", clip_folder, 0.5, tmp_path / "blend")  # the same weights elsewhere: it is made
 
 
+def test_a_model_without_a_record_of_its_training_is_blended_with_any_base(clip, clip_folder, preprocessor, tmp_path):
+    base, tuned = weights(clip), moved(deepcopy(clip))
+    for part in (tuned, preprocessor):
+        part.save_pretrained(tmp_path / "tuned")
+    export_blend(tmp_path / "tuned", clip_folder, 0.5, tmp_path / "blend")
+    found, end = weights(DualEncoder.from_pretrained(tmp_path / "blend", device="cpu").model), weights(tuned)
+    assert_same({name: (base[name] + end[name]) / 2 for name in base}, found, atol=1e-6, rtol=1e-5)
+
+
 @pytest.mark.slow
 @OLD_NAME
 @pytest.mark.parametrize("kind", OTHERS + RARE)
