@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 from children import Child
+from datasets import Dataset
 
 from repair_hf.analysis.tables import mean_gain, round_rows
 from repair_hf.cli.main import main
 from repair_hf.llm.ledger_file import FILE, read_calls
+from repair_hf.pairs.images import Inspection, inspect_images
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.rounds import records_of_rounds
@@ -69,11 +71,18 @@ def words(recipe) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def whole(words, recipe) -> tuple[Path, str]:
-    """The folder of a run of two rounds, and what it showed."""
-    with redirect_stdout(StringIO()) as shown:
+def whole(words, recipe) -> tuple[Path, str, list[int]]:
+    """The folder of a run of two rounds, what it showed, and how many images each loading of pairs checked."""
+    checked = []
+
+    def check(images: Dataset) -> list[Inspection]:
+        checked.append(len(images))
+        return inspect_images(images)
+
+    with redirect_stdout(StringIO()) as shown, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("repair_hf.pairs.dataset.inspect_images", check)
         assert main(words) == 0
-    return recipe.parent / "out", shown.getvalue()
+    return recipe.parent / "out", shown.getvalue(), checked
 
 
 @pytest.fixture(scope="module")
@@ -150,8 +159,12 @@ def test_trains_the_newest_checkpoint_on_all_records_and_reports_what_the_stages
         )
 
 
+def test_the_images_of_a_split_are_checked_once_for_all_stages_and_rounds(whole):
+    assert sorted(whole[2]) == [8, 20]
+
+
 def test_each_round_is_compared_with_as_many_steps_without_records_from_the_same_base(whole, capsys):
-    out, shown = whole
+    out, shown, _ = whole
     configs = [yaml.safe_load((out / f"round-{n}" / "plain" / "config.yaml").read_text()) for n in (1, 2)]
     assert [each["model"] for each in configs] == ["world/base", str(out / "round-1" / "plain")]
     assert [each["records"] for each in configs] == [None, None]

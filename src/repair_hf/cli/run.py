@@ -60,9 +60,11 @@ OPTIONS = (RunOptions,)
 
 def run(options: RunOptions) -> None:
     """Mine, synthesize, train with and without records, and evaluate, until the rounds are done or no longer help."""
+    from repair_hf.pairs.dataset import loading_once
+
     refuse_several("run")
     rounds = _Rounds(find_recipe(options.recipe), options)
-    with nullcontext() if options.dry_run else one_writer(rounds.folder):
+    with nullcontext() if options.dry_run else one_writer(rounds.folder), loading_once():
         rounds.draw_world()
         rounds.evaluate([rounds.base], rounds.folder / "base")
         if not options.dry_run:
