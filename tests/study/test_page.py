@@ -9,7 +9,10 @@ import pytest
 from repair_hf.study.run import run_study
 
 ROOT = Path(__file__).parents[2]
-ROWS = [str(ROOT / "docs" / "study-rows" / f"{name}.parquet") for name in ("small", "small-74ad2c2b", "large")]
+ROWS = [
+    str(ROOT / "docs" / "study-rows" / f"{name}.parquet")
+    for name in ("small", "small-74ad2c2b", "large", "large-74ad2c2b")
+]
 PAGES = {"README.md": "## When repair helps", "docs/study.md": None}  # the section that has results; None is all
 # A table of an earlier commit, and rows of their own
 UNCHECKED = ("## How the default was chosen", "## Options of the optimizer")

@@ -124,6 +124,27 @@ def test_a_gain_is_over_plain_training_of_the_same_weight_and_a_best_weight_is_c
     assert "repair-batch, blend 0.8: 60.0 and on the base's own domain 50.0" in found["blends"].plot.description
 
 
+def test_what_was_tried_shows_every_setting_and_whether_the_best_is_inside():
+    """`laclip` is best inside, `repair-batch` at both edges, plain training at the lowest rate of three."""
+    best = {"laclip": (2e-4, 2.0), "repair-batch": (4e-4, 4.0), "plain": (1e-4, 2.0)}
+
+    def good(cell: Cell) -> dict[str, float]:
+        return {"R@1": 0.8 if best.get(cell.method) == (cell.learning_rate, cell.epochs) else 0.5}
+
+    options = {"seeds": 2, "learning_rates": [2e-4, 1e-4, 4e-4], "epochs": [2, 1, 4]}
+    made = list(rows(plan(methods=["laclip", "repair-batch"], **options), good).values())
+    table = tables(made)["tried"].set_index("setting")
+    assert list(table.index[:4]) == ["plain, 0.0001, 0.5", "plain, 0.0001, 1", "plain, 0.0001, 2", "plain, 0.0001, 4"]
+    assert len(table) == 3 * (4 + 3 + 3) and table.loc["laclip, 0.0002, 2", "R@1"] == "80.0/80.0"
+    assert table.loc["laclip, 0.0001, 1", ["R@1", "kept"]].tolist() == ["50.0/50.0", "50.0/50.0"]
+    assert table["reported"][table["reported"] != ""].to_dict() == {
+        "plain, 0.0001, 2": "yes, with the lowest rate",
+        "laclip, 0.0002, 2": "yes",
+        "repair-batch, 0.0004, 4": "yes, with the highest rate and the most epochs",
+    }
+    assert "tried" not in tables(found())  # one setting for each
+
+
 def test_what_money_buys_and_which_failures_come_first():
     budgets = {"share=0.5": ["images-one-candidate"], "worst=0.5": ["images-one-candidate"]}
     shares = {"all": 0.7, "share=0.5": 0.6, "worst=0.5": 0.55}

@@ -22,6 +22,7 @@ from repair_hf.study.options import ORDERS
 from repair_hf.study.paper import Figures, both_ways
 from repair_hf.study.results import ANCHORS, BASE, Cell, Row
 from repair_hf.study.statistics import MEASURES, Line, Lines, lines_of
+from repair_hf.study.tried import tried
 
 PAIR = ("method", "other", "measure", "difference", "low", "high")
 PAID = ("samples", "llm_calls", "images")
@@ -140,6 +141,8 @@ def tables_of(rows: Sequence[Row], published: Figures, left_out: Mapping[str, st
             if data in validation:
                 found.append(_best_blends(lines, validation[data], size, suffix, where))
             found.append(_pairs(lines, suffix, where))
+        if (settings := tried(rows, lines, suffix, where)) is not None:
+            found.append(settings)
     return found
 
 
