@@ -142,7 +142,10 @@ def test_what_was_tried_shows_every_setting_and_whether_the_best_is_inside():
         "laclip, 0.0002, 2": "yes",
         "repair-batch, 0.0004, 4": "yes, with the highest rate and the most epochs",
     }
-    assert "tried" not in tables(found())  # one setting for each
+    one = [each for each in made if each.cell.method != "laclip" or each.cell.learning_rate == 2e-4]
+    one = [each for each in one if each.cell.method != "laclip" or each.cell.epochs == 2]
+    assert not tables(one)["tried"]["setting"].str.contains("laclip").any()  # it tried one setting
+    assert "tried" not in tables(found())
 
 
 def test_what_money_buys_and_which_failures_come_first():
