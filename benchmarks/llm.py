@@ -28,7 +28,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import median
 
-from common import parser, print_table
+from common import parser, print_table, ratio
 
 from repair_hf.llm.asker import Asker
 from repair_hf.llm.ledger import Ledger
@@ -82,13 +82,14 @@ def main() -> None:
         return serve(args.serve)
     found = asyncio.run(_rounds(args))
     ratios = [one["asker"].per_second / one["bare"].per_second for one in found]
+    busy = [ratio(one["asker"].busy_ms, one["bare"].busy_ms) for one in found]
     rows = [
-        (n, one["bare"], one["asker"], f"{ratio:.2f}")
-        for n, (one, ratio) in enumerate(zip(found, ratios, strict=True), 1)
+        (n, one["bare"], one["asker"], f"{each:.2f}")
+        for n, (one, each) in enumerate(zip(found, ratios, strict=True), 1)
     ]
     print_table(("round", "bare loop", "asker", "ratio"), rows)
     print(f"median ratio of requests/s: {median(ratios):.2f}")
-    print(f"median ratio of processor time: {median(one['asker'].busy_ms / one['bare'].busy_ms for one in found):.2f}")
+    print(f"median ratio of processor time: {median(busy):.2f}")
     print(f"{args.requests:,} requests a round, {args.concurrency} at once, {args.image_bytes:,} bytes an image,")
     print(f"{args.latency * 1000:g} ms of the server; ms: processor time of this process for a request")
 

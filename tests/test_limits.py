@@ -20,27 +20,20 @@ SETTINGS = {"litellm.suppress_debug_info", "constants.HF_HUB_OFFLINE", "datasets
 
 
 @cache
-def read(folder: str) -> dict[str, tuple[str, ast.Module]]:
-    """Return the text and the tree of each file below a folder, by its path."""
+def read(folder: str) -> dict[str, tuple[str, list[ast.AST]]]:
+    """Return the text and all nodes of each file below a folder, by its path."""
     texts = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / folder).rglob("*.py"))}
-    return {path.relative_to(ROOT).as_posix(): (text, ast.parse(text)) for path, text in texts.items()}
-
-
-def functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield the functions below a node; none stands in an expression."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield child
-        if not isinstance(child, ast.expr):
-            yield from functions(child)
+    return {path.relative_to(ROOT).as_posix(): (text, [*ast.walk(ast.parse(text))]) for path, text in texts.items()}
 
 
 def too_long(folder: str) -> Iterator[str]:
     """Yield `path` of each long file and `path:function` of each long function below a folder."""
-    for name, (text, tree) in read(folder).items():
+    for name, (text, nodes) in read(folder).items():
         if text.count("\n") > FILE:
             yield name
-        yield from (f"{name}:{each.name}" for each in functions(tree) if each.end_lineno - each.lineno >= FUNCTION)
+        for node in nodes:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno - node.lineno >= FUNCTION:
+                yield f"{name}:{node.name}"
 
 
 @pytest.mark.parametrize("folder", ["src", "tests", "benchmarks"])
@@ -71,7 +64,7 @@ def root_of(node: ast.expr) -> ast.expr:
 
 def test_other_libraries_are_used_by_their_public_names_and_are_not_changed():
     ours, private, replaced = own_names() | STANDARD, set(), set()
-    for file, nodes in ((file, [*ast.walk(tree)]) for file, (_, tree) in read("src").items()):
+    for file, (_, nodes) in read("src").items():
         aliases = list(imports_of_others(nodes))
         foreign = {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
         private |= {f"{file}: {alias.name}" for alias in aliases if alias.name.startswith("_")}

@@ -28,7 +28,7 @@ TRIAL = RECIPES / "trial" / "study.yaml"
 RUNS = {path.parent.name for path in RECIPES.glob("*/mine.yaml")}
 STAGES = [path for path in sorted(RECIPES.glob("*/*.yaml")) if path.parent.name in RUNS]
 STUDIES = [*sorted((RECIPES / "study").glob("*.yaml")), TRIAL]
-SLOW_STUDIES = "coco30k", "coco30k-vit-l14", "flickr30k"  # as coco, of other images
+SLOW = dict.fromkeys(["coco30k", "coco30k-vit-l14", "flickr30k"], pytest.mark.slow)  # as coco, of other images
 FOLDERS = sorted({path.parent for path in STAGES})
 OF_EVERY_RECIPE = ("mine", "synthesize", "train", "evaluate")
 
@@ -83,7 +83,6 @@ def test_the_stages_of_a_recipe_fit_together(folder):
             assert part.casefold() in readme.casefold(), part
 
 
-SLOW = dict.fromkeys(["coco30k", "coco30k-vit-l14", "flickr30k"], pytest.mark.slow)  # as coco, of other images
 REHEARSED = [pytest.param(each, marks=SLOW.get(each.name, ())) for each in FOLDERS if each.name != "toy"]
 
 
@@ -121,7 +120,7 @@ def test_recipe_is_rehearsed(folder, pairs_folder, clip_folder, models, tmp_path
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in SLOW_STUDIES)) for path in STUDIES],
+    [pytest.param(path, marks=SLOW.get(path.stem, ())) for path in STUDIES],
     ids=lambda path: f"{path.parent.name}/{path.stem}",
 )
 def test_study_is_rehearsed(path, pairs_folder, models, tmp_path, monkeypatch):

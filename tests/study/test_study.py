@@ -61,7 +61,7 @@ def rows_of(file: Path) -> pd.DataFrame:
     return pq.read_table(file).to_pandas()
 
 
-def test_every_kind_of_training_takes_two_steps_and_a_study_has_its_rows_and_tables(tiny):
+def test_each_training_takes_two_steps_and_a_study_has_its_rows_and_tables(tiny):
     """Every training has a row of each blend."""
     folder, shown = tiny
     found = rows_of(folder / "results.parquet")

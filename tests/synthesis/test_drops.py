@@ -29,6 +29,7 @@ UNREADABLE = {"error_types": ["Object"], "edit_instruction": "Do what no editor 
         ("t2i", "audit", "I think so.", "llm_unparsed", "no JSON"),
         ("i2t", "audit", Reply("I cannot.", "refusal", 1, 1, 0.0, "m"), "llm_refused", "I cannot."),
         ("i2t", "instruct", {"edit_instruction": "Replace 'a' with 'b'."}, "llm_unparsed", "error_types"),
+        ("i2t", "instruct", {"error_types": ["Colour"], "edit_instruction": "x"}, "llm_unparsed", "error_types"),
         ("i2t", "instruct", {"error_types": [], "edit_instruction": "x"}, "llm_unparsed", "must name what is wrong"),
         ("t2i", "instruct", {"error_types": ["Count"], "edit_instruction": " "}, "llm_unparsed", "edit_instruction"),
         ("i2t", "instruct", {"error_types": [], "edit_instruction": None}, "no_op", "nothing to change"),

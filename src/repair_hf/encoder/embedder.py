@@ -150,15 +150,15 @@ class Embedder(ABC):
         shapes = (len(images), self.dim), (len(captions), self.dim)
         if cache_folder is None:
             return in_memory(shapes[0], np.float32, image_parts()), in_memory(shapes[1], np.float32, text_parts())
-        content = content_digest(pairs.images), hashlib.sha256(repr(captions[:]).encode()).hexdigest()
+        captions_digest = hashlib.sha256(repr(captions[:]).encode()).hexdigest()
         encoder = [self.digest, self.precision, *versions(*self.libraries)]
-        files = [
-            Path(cache_folder) / f"{kind}-{digest([*encoder, each])}.npy"
-            for kind, each in zip(("images", "captions"), content, strict=True)
-        ]
+        image_file, caption_file = (
+            Path(cache_folder) / f"{kind}-{digest([*encoder, content])}.npy"
+            for kind, content in (("images", content_digest(pairs.images)), ("captions", captions_digest))
+        )
         return (
-            on_disk(files[0], shapes[0], np.float32, image_parts),
-            on_disk(files[1], shapes[1], np.float32, text_parts),
+            on_disk(image_file, shapes[0], np.float32, image_parts),
+            on_disk(caption_file, shapes[1], np.float32, text_parts),
         )
 
     def _embed_images(self, images: Any, share: slice, desc: str | None, ids: Sequence[str] | None) -> Parts:

@@ -141,7 +141,7 @@ def tables_of(rows: Sequence[Row], published: Figures, left_out: Mapping[str, st
             if data in validation:
                 found.append(_best_blends(lines, validation[data], size, suffix, where))
             found.append(_pairs(lines, suffix, where))
-        if (settings := tried(rows, lines, suffix, where)) is not None:
+        if data in validation and (settings := tried(rows, lines, validation[data][BASE].row, suffix, where)):
             found.append(settings)
     return found
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
@@ -11,7 +12,7 @@ from repair_hf.study.columns import cell_of
 from repair_hf.study.results import BASE, Cell, Row
 from repair_hf.study.statistics import Line, Lines
 
-AXES = {"learning_rate": ("the lowest rate", "the highest rate"), "epochs": ("the fewest epochs", "the most epochs")}
+EDGES = {"learning_rate": ("the lowest rate", "the highest rate"), "epochs": ("the fewest epochs", "the most epochs")}
 NOTE = (
     "On validation, with seed 0, unblended: the learning rates and epochs of each method that tried several. "
     "*Reported*: the setting of the other tables. If it is the highest or lowest that was tried, more may be better: "
@@ -19,39 +20,35 @@ NOTE = (
 )
 
 
-def tried(rows: Iterable[Row], lines: Lines, suffix: str, where: str) -> Finding | None:
-    """Compare the settings of each method of `lines`, those of one dataset; None if no method tried several."""
-    data = lines[BASE].cell.data
-    found: dict[str, list[Row]] = {name: [] for name, line in lines.items() if line.cell.method == name}
-    base = None
-    for row in rows:
+def tried(rows: Iterable[Row], lines: Lines, base: Row, suffix: str, where: str) -> Finding | None:
+    """Compare the settings of each method of `lines`, those of one dataset; None if no method tried several.
+
+    `base` is the base's row on validation.
+    """
+    of_method: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (row.cell.learning_rate, row.cell.epochs)):
         cell = row.cell
-        if (cell.data, cell.split, cell.seed, cell.budget, cell.blend) == (data, "validation", 0, "all", 1):
-            found.get(cell.method, []).append(row)
-            base = row if cell.method == BASE else base
+        if replace(cell, learning_rate=0.0, epochs=0.0) == Cell(base.cell.data, cell.method, base.cell.split):
+            of_method.setdefault(cell.method, []).append(row)
     table = []
-    for method, each in found.items():
-        if base is None or method == BASE or len(each) < 2:
+    for method, line in lines.items():
+        settings = of_method.get(method, [])
+        if method == BASE or len(settings) < 2:
             continue
-        each.sort(key=lambda row: (row.cell.learning_rate, row.cell.epochs))
-        cells = [row.cell for row in each]
-        for cell, row in zip(cells, each, strict=True):
-            line = Line(base, [row])
-            known = {"setting": f"{method}, {cell.learning_rate:g}, {cell.epochs:g}"}
-            known |= {measure: cell_of(measure, line, lines) for measure in ("R@1", "kept")}
-            table.append(known | {"reported": _verdict(cell, cells) if _is_of(lines[method].cell, cell) else ""})
+        reported = replace(line.cell, split=base.cell.split)
+        verdict = _verdict(reported, [row.cell for row in settings])
+        for row in settings:
+            known = {"setting": f"{method}, {row.cell.learning_rate:g}, {row.cell.epochs:g}"}
+            known |= {measure: cell_of(measure, Line(base, [row]), lines) for measure in ("R@1", "kept")}
+            table.append(known | {"reported": verdict if row.cell == reported else ""})
     return Finding(f"tried{suffix}", f"What was tried{where}", NOTE, pd.DataFrame(table)) if table else None
 
 
-def _is_of(reported: Cell, cell: Cell) -> bool:
-    return all(getattr(reported, axis) == getattr(cell, axis) for axis in AXES)
-
-
-def _verdict(best: Cell, cells: list[Cell]) -> str:
-    """Say whether the best setting is at an edge of what was tried."""
+def _verdict(reported: Cell, cells: Sequence[Cell]) -> str:
+    """Say whether a setting is at an edge of what was tried."""
     edges = []
-    for axis, (lowest, highest) in AXES.items():
-        values = {getattr(cell, axis) for cell in cells}
-        if len(values) > 1 and getattr(best, axis) in (min(values), max(values)):
-            edges.append(highest if getattr(best, axis) == max(values) else lowest)
+    for axis, (lowest, highest) in EDGES.items():
+        low, *_, high = sorted(getattr(cell, axis) for cell in cells)
+        if low < high and getattr(reported, axis) in (low, high):
+            edges.append(highest if getattr(reported, axis) == high else lowest)
     return f"yes, with {' and '.join(edges)}" if edges else "yes"
