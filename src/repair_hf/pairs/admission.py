@@ -18,8 +18,9 @@ from datasets.features.features import require_decoding  # seen with datasets 5.
 from huggingface_hub import constants
 from huggingface_hub.file_download import repo_folder_name  # seen with huggingface_hub 1.33
 
-from repair_hf.pairs.images import CELLS_PER_READ, UNDECODABLE, TooLarge, open_image, uncopied
+from repair_hf.pairs.images import UNDECODABLE, TooLarge, open_image, uncopied
 from repair_hf.pairs.problems import KINDS
+from repair_hf.pairs.tables import cells_of
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.redaction import printable
 
@@ -140,6 +141,6 @@ def _is_relative(path: str | None) -> bool:
 
 def _paths(rows: Dataset, column: str) -> Iterable[str | None]:
     """Yield the path of each cell without bytes, and None for the others."""
-    for table in rows.select_columns([column]).with_format("arrow").iter(CELLS_PER_READ):  # which decodes nothing
-        contents, paths = pc.struct_field(table[column], "bytes"), pc.struct_field(table[column], "path")
+    for cells in cells_of(rows, column):
+        contents, paths = pc.struct_field(cells, "bytes"), pc.struct_field(cells, "path")
         yield from pc.if_else(contents.is_null(), paths, None).to_pylist()

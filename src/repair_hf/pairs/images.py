@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, Image
 from huggingface_hub import cached_assets_path
 
+from repair_hf.pairs.tables import CELLS_PER_READ, cells_of
 from repair_hf.runtime.progress import Progress
 from repair_hf.runtime.redaction import printable
 
@@ -44,7 +45,6 @@ UNDECODABLE = (
 )
 # Pillow knows more formats; EPS among them starts another program.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-CELLS_PER_READ = 256
 MAX_BYTES = 64 * 2**20
 MAX_PIXELS = 2**28 // 3  # 256 MB when decoded
 MAX_RATIO = 100  # of the sides; a processor that resizes the shorter side to 384 makes 15 million pixels of it
@@ -108,8 +108,7 @@ def equal_cells(images: Dataset) -> list[int]:
 
 def uncopied(rows: Dataset, column: str) -> Iterator[pa.Buffer | str | None]:
     """Yield each image of a column: its bytes, without a copy of them, or its path; None for an absent cell."""
-    for table in rows.select_columns([column]).with_format("arrow").iter(CELLS_PER_READ):
-        cells = table[column]
+    for cells in cells_of(rows, column):
         for is_there, content, path in zip(
             cells.is_valid(), pc.struct_field(cells, "bytes"), pc.struct_field(cells, "path"), strict=True
         ):

@@ -61,7 +61,8 @@ def read_source(
         wanted = {name: parts[name] for name in splits if name in parts}
     is_own = data is not None or Path(options.pairs).exists()
     images, captions = _columns(options, next(iter(wanted.values())).column_names)
-    table = concatenate_datasets([_checked(part, options, images, captions, is_own) for part in wanted.values()])
+    checked = [_checked(part, options, images, captions, is_own) for part in wanted.values()]
+    table = checked[0] if len(checked) == 1 else concatenate_datasets(checked)
     sizes = {name: len(part) for name, part in wanted.items()}
     if table.features[images[0]] in TEXTS:
         cells, rows = _named_images(table, images[0], sizes, options, problems)
@@ -204,7 +205,7 @@ def _named_images(
         cells += [None] * len(unnamed)
     rows = pd.DataFrame({"image": image, "name": np.array(names, object)[image]})
     rows["is_lost"] = rows["name"].isin(faults)
-    return Dataset.from_dict({"image": cells}, features=IMAGES), rows
+    return in_memory(pa.table({"image": cells}, IMAGES.arrow_schema), IMAGES), rows
 
 
 def _located(folder: Path, name: str) -> str:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 from datasets import Dataset, DatasetInfo, Features
+from datasets.formatting import query_table
 
 from repair_hf.pairs.problems import Problems
 from repair_hf.runtime.files import read_lines
@@ -31,6 +32,7 @@ SEPARATED = (".csv", ".tsv", ".txt", ".token")
 TABLES = (*SEPARATED, ".jsonl", ".parquet")
 SEPARATORS = ",;|\t"
 QUOTING = ",;"  # tables with these separators quote cells as RFC 4180 says; others have no quotation marks
+CELLS_PER_READ = 256
 TEXT_FILE = "txt"  # the column of what text files hold
 ENDINGS = r"\.(?:jpe?g|png|webp|gif|bmp|tiff?|avif)(?:#\d+)?"
 IMAGE = re.compile(rf"\S+://\S+|.+{ENDINGS}", re.IGNORECASE)  # an address, a file
@@ -85,6 +87,15 @@ def load_table(file: Path, problems: Problems) -> Dataset:
 def in_memory(table: pa.Table, features: Features | None = None) -> Dataset:
     """Make a dataset of a table, without the fingerprint for which `datasets` would copy and hash it."""
     return Dataset(table, DatasetInfo(features=features), fingerprint=secrets.token_hex(8))
+
+
+def cells_of(rows: Dataset, column: str) -> Iterator[pa.ChunkedArray]:
+    """Yield the cells of a column, some at a time: nothing is decoded, and without a selection nothing is copied."""
+    table = rows.data.select([column])
+    for start in range(0, len(rows), CELLS_PER_READ):
+        # `with_format` would first copy and hash the dataset's description. Seen with datasets 5.2.
+        part = slice(start, min(start + CELLS_PER_READ, len(rows)))
+        yield query_table(table, part, indices=rows._indices)[column]
 
 
 def _read_separated(file: Path) -> pa.Table:

@@ -33,6 +33,7 @@ from repair_hf.pairs.admission import admit_images
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.folders import UNLOADABLE, load_files, loading
 from repair_hf.pairs.problems import Problems
+from repair_hf.pairs.tables import in_memory
 from repair_hf.records.cards import write_card
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, RECORD_COLUMNS, SOURCES
 from repair_hf.records.columns import DROPPED_FEATURES as DROPPED_FEATURES
@@ -233,7 +234,7 @@ def _load(path_or_repo: str | Path, config: str, features: Features, revision: s
     with loading(path_or_repo, remedy, "holds no records"):
         rows = _read_folder(folder, config) if folder.exists() else _read_hub(path_or_repo, config, revision)
     if rows is None:
-        return Dataset.from_dict(dict.fromkeys(features, []), features=features)
+        return in_memory(features.arrow_schema.empty_table(), features)
     return rows.select_columns([name for name in features if name in rows.column_names])
 
 

@@ -10,6 +10,7 @@ from datasets import Dataset, Image
 
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.images import UNDECODABLE, undecoded
+from repair_hf.pairs.tables import cells_of
 from repair_hf.records.columns import MODALITIES, SOURCES
 from repair_hf.records.origin import check_pairs
 from repair_hf.runtime.options import UserError
@@ -27,8 +28,8 @@ def lacks_images(records: Dataset) -> bool:
             if any(pc.any(is_of[way]).as_py() for way in ways):
                 return True
             continue
-        blocks = records.select_columns([name]).with_format("arrow").iter(BATCH_SIZE)  # a filter would copy the images
-        is_null = pa.array([cell.as_py() for block in blocks for cell in block[name].is_null()], pa.bool_())
+        chunks = [chunk for cells in cells_of(records, name) for chunk in cells.is_null().chunks]
+        is_null = pa.chunked_array(chunks, pa.bool_())
         if any(pc.any(pc.and_(is_of[way], is_null)).as_py() for way in ways):
             return True
     return False
