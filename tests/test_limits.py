@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 FILE, FUNCTION = 300, 50
 STANDARD = {"_replace", "_exit"}  # of the standard library
 # What is left: `datasets` has no public name for the rows of a selection, whose images would be copied.
-PRIVATE = {"src/repair_hf/pairs/sources.py: _indices"}
+PRIVATE = {"src/repair_hf/pairs/tables.py: _indices"}
 # Variables of modules that one may set.
 SETTINGS = {"litellm.suppress_debug_info", "constants.HF_HUB_OFFLINE", "datasets.config.HF_HUB_OFFLINE"}
 

@@ -24,7 +24,7 @@ from repair_hf.pairs.fetching import fetch_images
 from repair_hf.pairs.folders import KINDS, load_pairs_of, loading
 from repair_hf.pairs.images import undecoded
 from repair_hf.pairs.problems import Problems
-from repair_hf.pairs.tables import IMAGE, TABLES, TEXT_FILE, captions_of, in_memory, is_table, load_table
+from repair_hf.pairs.tables import IMAGE, TABLES, TEXT_FILE, captions_of, in_memory, is_table, load_table, places_of
 from repair_hf.runtime.options import PairsOptions, UserError
 
 OF_HUB = ("pairs_config", "pairs_revision")
@@ -248,8 +248,8 @@ def _stored_images(
     whole, place = table, np.arange(len(table))
     if is_in_memory:  # without columns that were added to it, to which `datasets` cannot add others
         whole = in_memory(table.data.table, table.features)
-        if table._indices is not None:  # Nothing public gives the rows of a selection. Seen with datasets 5.2.
-            place = table._indices.column(0).to_numpy().astype(np.int64)
+        if (places := places_of(table)) is not None:
+            place = places
     of_columns = [undecoded(whole, name).rename_columns({name: "image"}) for name in columns]
     has_image = np.array([part.with_format("arrow")["image"][:].is_valid().to_numpy() for part in of_columns])
     images = anchored(concatenate_datasets(of_columns), "image", folder_of(options))

@@ -90,12 +90,21 @@ def in_memory(table: pa.Table, features: Features | None = None) -> Dataset:
 
 
 def cells_of(rows: Dataset, column: str) -> Iterator[pa.ChunkedArray]:
-    """Yield the cells of a column, some at a time: nothing is decoded, and without a selection nothing is copied."""
-    table = rows.data.select([column])
+    """Yield the cells of a column, some at a time: nothing is decoded, and without a selection nothing is copied.
+
+    `with_format` would first copy and hash the description of the dataset.
+    """
+    table, places = rows.data.select([column]), places_of(rows)
     for start in range(0, len(rows), CELLS_PER_READ):
-        # `with_format` would first copy and hash the dataset's description. Seen with datasets 5.2.
-        part = slice(start, min(start + CELLS_PER_READ, len(rows)))
-        yield query_table(table, part, indices=rows._indices)[column]
+        part = slice(start, start + CELLS_PER_READ)
+        yield query_table(table, part if places is None else places[part])[column]
+
+
+def places_of(rows: Dataset) -> np.ndarray | None:
+    """Return the row of a dataset's table for each row of a selection, (N,) int64; None if all were taken."""
+    if rows._indices is None:  # Nothing public gives them. Seen with datasets 5.2.
+        return None
+    return rows._indices.column(0).to_numpy().astype(np.int64)
 
 
 def _read_separated(file: Path) -> pa.Table:
