@@ -105,7 +105,8 @@ def test_batches_take_what_the_ceiling_has_room_for(tmp_path, room, taken, outco
     assert waiting == taken == len(server.billed) and kinds(outcomes) == {outcome}
 
 
-@pytest.mark.parametrize("is_created", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow  # a start of Python; the next test looks for a batch without a kill
+@pytest.mark.parametrize("is_created", [True, False])
 def test_a_kill_between_the_file_and_the_batch(tmp_path, is_created):
     """A batch that was created is found by its file; nothing is submitted twice."""
     children, is_started = [], threading.Event()

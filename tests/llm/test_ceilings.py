@@ -52,10 +52,11 @@ def test_three_processes_on_one_file_share_the_ceilings_and_the_answers(tmp_path
     assert len(till.asked) == len(set(till.asked)) == 30 == len(rows(tmp_path))
 
 
-@pytest.mark.parametrize("kills", [(4,), pytest.param((1, 4, 6, 9), marks=pytest.mark.slow)])
-def test_kills_after_some_answers(tmp_path, kills):
+@pytest.mark.slow  # a start of Python; `test_ledger.py` kills a process by default, `test_ledger_machine.py` plays it
+def test_kills_after_some_answers(tmp_path):
     """What was on its way counts at its worst price, and only that is asked again."""
-    till, count = Till(), len(kills)
+    till, kills = Till(), (1, 4, 6, 9)
+    count = len(kills)
     ceilings = {"max_usd": (40.5 + count) * WORST, "concurrency": 4}
     held = Held(till)
     with ProviderServer(held) as server:

@@ -1,4 +1,4 @@
-"""Processes of their own, forked from one that has imported LiteLLM, and for slow tests torch and transformers.
+"""Processes of their own, forked from one that has imported what they need: for slow tests LiteLLM and torch, too.
 
 A new interpreter needs ten seconds and more of processor time for these imports.
 """
@@ -19,8 +19,9 @@ from pathlib import Path
 import pytest
 
 TWO_ON_THE_CPU = Path(__file__).parents[2] / "recipes" / "accelerate" / "cpu-2.yaml"
-PRELOADED = ["repair_hf.cli.main", "repair_hf.llm.asker", "litellm"]
-FOR_SLOW_TESTS = ["repair_hf.training.finetune", "repair_hf.synthesis.synthesize"]  # only these run whole commands
+PRELOADED = ["pytest", "repair_hf.cli.main", "repair_hf.llm.ledger"]
+# Only slow tests ask a provider, or run whole commands.
+FOR_SLOW_TESTS = ["repair_hf.llm.asker", "litellm", "repair_hf.training.finetune", "repair_hf.synthesis.synthesize"]
 
 
 @cache
