@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def world(folder):
-    return build_world(folder / "world", splits={"train": 20, "test": 40}, domain="target")
+    return build_world(folder / "world", splits={"train": 12, "test": 24}, domain="target")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def two(pairs, folder):
 
 @pytest.fixture(scope="module")
 def web(folder):
-    return build_world(folder / "web", splits={"test": 30}, domain="web", seed=3)
+    return build_world(folder / "web", splits={"test": 24}, domain="web", seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_a_blind_retriever_gets_exactly_half(two):
 
 
 def test_a_set_without_an_editor_has_one_score(pairs, folder, base):
-    contrast_set(pairs, llm="world/oracle", output=folder / "one", max_items=40)
+    contrast_set(pairs, llm="world/oracle", output=folder / "one")
     found = evaluate(base, pairs, contrast=str(folder / "one"), resamples=5)["model-1"]
     assert found["contrast_caption"] > 0.6 and "contrast_picture" not in found
 
@@ -174,7 +174,7 @@ def test_blends_of_two_trainings_are_compared_at_equal_weight_and_known_images_a
     assert main([*words, "--output", str(tmp_path / "out")]) == 0
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert list(metrics) == ["base", "plain@0.5", "plain@1", "repaired@0.5", "repaired@1"]
-    assert metrics["base"]["n_images"] == 20
+    assert metrics["base"]["n_images"] == 12
     written = json.loads((tmp_path / "out" / "differences.json").read_text())
     compared, blends = written["repair"], written["blends"]
     pairs_of_names = [(repair["model"], repair["reference"]) for repair in compared]
@@ -196,17 +196,17 @@ def test_blends_of_two_trainings_are_compared_at_equal_weight_and_known_images_a
         before, now = metrics[repair["reference"]], metrics[repair["model"]]
         gain = repair["differences"]["web_t2i_R@1"]["difference"]
         assert gain == pytest.approx(now["web_t2i_R@1"] - before["web_t2i_R@1"])
-        assert repair["verdict"] == "undecided"  # of 20 images
+        assert repair["verdict"] == "undecided"  # of 12 images
     curve = (tmp_path / "out" / "blends.svg").read_text()
     assert "1 plain<" in curve and "1 repaired<" in curve
     printed = capsys.readouterr().out
     words = " ".join(printed.split())
     assert "export blend" in printed
-    assert "random 5.0 3.3" in words and words.count("repaired@1 −") == 1 + (best["repaired"] == "1")
-    assert "20 images are too few for a conclusion" in printed and "web: 30 images are too few" in printed
+    assert "random 8.3 4.2" in words and words.count("repaired@1 −") == 1 + (best["repaired"] == "1")
+    assert "12 images are too few for a conclusion" in printed and "web: 24 images are too few" in printed
     for name in ("plain", "repaired"):
-        assert caplog.text.count(f"{name} was trained on 20 of the 20 images of the evaluated pairs") == 1
-    assert caplog.text.count("was trained on 20 of") == 2
+        assert caplog.text.count(f"{name} was trained on 12 of the 12 images of the evaluated pairs") == 1
+    assert caplog.text.count("was trained on 12 of") == 2
     assert "images of web" not in caplog.text
 
 

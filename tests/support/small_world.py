@@ -53,6 +53,11 @@ class World(NamedTuple):
         words = ["synthesize", "--pairs", str(self.folder), "--failures", str(failures), "--model", str(model)]
         return [*words, "--check-edits", "0"]
 
+    def with_failures(self, folder: Path, keep: Callable[[dict], bool]) -> World:
+        """This world under another path, with the failures that `keep` says."""
+        folder.symlink_to(self.folder, target_is_directory=True)
+        return self._replace(folder=folder, failures=self.failures.filter(keep))
+
     def with_broken_images(self, folder: Path, *names: str) -> World:
         """A copy in `folder`, whose images of these names broke after the pairs were loaded."""
         copy = self._replace(pairs=load_pairs(shutil.copytree(self.folder, folder)))

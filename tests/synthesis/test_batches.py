@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,11 @@ QUICK = Retries(attempts=3, first_wait=0.01)
 
 
 @pytest.fixture(scope="module")
-def world(encoder, tmp_path_factory) -> World:
+def world(world, tmp_path_factory) -> World:
+    """The world of all tests of the synthesis, with fewer failures."""
+    few = {"i2t": 4, "t2i": 32}
     folder = tmp_path_factory.mktemp("batches") / "world"
-    keep = {"i2t": lambda q: q < 4, "t2i": lambda q: q % 10 == 0}
-    return World.build(folder, encoder, 8, keep=lambda row: keep[row["direction"]](row["q"]))
+    return world.with_failures(folder, lambda row: row["q"] < few[row["direction"]])
 
 
 def synthesize(world: World, folder: Path, base_url: str, *, batch: bool = True, **options):
@@ -82,6 +84,18 @@ def test_submit_leave_collect(world, whole, tmp_path):
     assert 2 <= len(told) <= 6  # instruct, edit, and second attempts of each
     assert (records, dropped) == whole
     assert not rows(tmp_path / "out", "submitted")
+
+
+def test_the_check_is_another_batch(world, tmp_path):
+    """The answers to all other questions are there already."""
+    with BatchServer(oracle.answer_to) as server, Ledger(tmp_path / "ledger.sqlite") as ledger:
+        world.repair(Asker("openai/world", ledger, provider=oracle.provider()), tmp_path)
+        asker = partial(BatchAsker, "openai/world", ledger, base_url=server.base_url, retries=QUICK)
+        with pytest.raises(RunStopped, match="^3 requests are with openai/world in batches"):
+            world.repair(asker(), tmp_path, check_edits=3)
+        summary = world.repair(asker(), tmp_path, check_edits=3)
+    assert sum(row["checked"] for row in summary["checked"] if row["error_type"] == "all") == 3
+    assert summary["open"] == 0 and [row["stage"] for row in rows(tmp_path)].count("check") == 3
 
 
 @pytest.mark.slow

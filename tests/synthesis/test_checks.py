@@ -6,19 +6,13 @@ from collections import Counter
 from zlib import crc32
 
 import pytest
-from batch_server import BatchServer
 from datasets import Dataset
-from ledgers import rows as calls
 from scripted import Scripted, synthesize
 
-from repair_hf.llm.batch_asker import BatchAsker
-from repair_hf.llm.ledger import Ledger
-from repair_hf.llm.paid_model import Retries
 from repair_hf.llm.provider import ProviderError
 from repair_hf.records.dataset import load_kept
-from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.checks import check_rows
-from repair_hf.toyworld import captions, oracle, renderer, scenes
+from repair_hf.toyworld import captions, renderer, scenes
 from repair_hf.toyworld.editor import WorldEditor
 
 WRONG = {"editor": WorldEditor("world/erring?missed=0.6&drift=0.3")}
@@ -112,23 +106,6 @@ def test_an_answer_that_cannot_be_used_is_no_verdict(world, tmp_path):
     kept = sum(counts["kept"] for counts in summary["directions"].values())
     assert lost > 0 and summary["unanswered"]["llm_unparsed"] == lost + failures
     assert sum(row["checked"] for row in summary["checked"] if row["error_type"] == "all") == kept
-
-
-def test_with_a_batch_api_the_check_is_another_batch(world, tmp_path):
-    stops = 0
-    with BatchServer(oracle.answer_to) as server, pytest.raises(StopIteration):
-        while True:
-            with Ledger(tmp_path / "ledger.sqlite") as ledger:
-                asker = BatchAsker("openai/world", ledger, base_url=server.base_url, retries=Retries(first_wait=0.01))
-                try:
-                    summary = world.repair(asker, tmp_path, world.of("i2t", 8), check_edits=3)
-                    raise StopIteration
-                except RunStopped:
-                    stops += 1
-                    assert stops < 6
-    assert stops == 4  # audit, instruct, edit, check
-    assert share(summary, "i2t")["checked"] == 3 and summary["open"] == 0
-    assert len([row for row in calls(tmp_path, "answered") if row["stage"] == "check"]) == 3
 
 
 def test_an_editor_that_changes_almost_nothing_is_a_warning(world, encoder, tmp_path, caplog):

@@ -22,7 +22,7 @@ from repair_hf.toyworld.corpus import build_world
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    return build_world(tmp_path_factory.mktemp("contrast") / "world", splits={"train": 4, "test": 40}, domain="target")
+    return build_world(tmp_path_factory.mktemp("contrast") / "world", splits={"train": 4, "test": 24}, domain="target")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def made(pairs, tmp_path_factory):
 
 def test_each_caption_is_true_of_its_own_picture_alone(made, pairs):
     rows, _ = made
-    assert len(rows) >= 35 and len(set(rows["image_id"])) == len(rows)
+    assert len(rows) >= 21 and len(set(rows["image_id"])) == len(rows)
     for row in rows:
         shown = [renderer.read_scene(row[f"image_{side}"]) for side in (0, 1)]
         said = [captions.parse(row[f"caption_{side}"]) for side in (0, 1)]
@@ -85,7 +85,7 @@ def test_every_item_is_kept_or_dropped_with_its_reason(pairs, tmp_path):
     contrast_set(pairs, llm="world/oracle?missed=0.5", editor="world?missed=0.5", output=out)
     summary = json.loads((out / "summary.json").read_text())
     left = pq.read_table(out / "dropped.parquet").to_pylist()
-    assert summary["kept"] + len(left) == summary["items"] == 40 and not summary["open"]
+    assert summary["kept"] + len(left) == summary["items"] == 24 and not summary["open"]
     # a missed change of the caption leaves it true; a missed edit leaves the changed caption false
     assert {"change_true", "edit_false"} <= {row["reason"] for row in left} and all(row["detail"] for row in left)
     rows = load_dataset(str(out), split="test")
@@ -111,9 +111,9 @@ def test_more_items_keep_the_first_ones_and_pay_for_the_others_alone(pairs, tmp_
 def test_a_ceiling_stops_and_the_same_call_goes_on(pairs, captions_alone, tmp_path):
     out, (expected, whole) = tmp_path / "out", captions_alone
     with pytest.raises(RunStopped, match="max_calls|ceiling"):
-        contrast_set(pairs, llm="world/oracle", output=out, max_calls=45)
+        contrast_set(pairs, llm="world/oracle", output=out, max_calls=27)
     summary = json.loads((out / "summary.json").read_text())
-    assert summary["open"] > 0 and sum(one["calls"] for one in summary["paid"]) <= 45
+    assert summary["open"] > 0 and sum(one["calls"] for one in summary["paid"]) <= 27
     resumed = contrast_set(pairs, llm="world/oracle", output=out, max_calls=1000)
     assert resumed["id"][:] == expected["id"][:]
     paid = [json.loads((folder / "summary.json").read_text())["paid"] for folder in (out, whole)]
@@ -136,10 +136,10 @@ def test_the_command_estimates_and_says_when_nothing_is_done(world, tmp_path, ca
 
 
 def test_a_larger_draw_holds_a_smaller_one(pairs):
-    few, many = draw_items(pairs, 7, 3), draw_items(pairs, 30, 3)
-    assert few == many[:7] and len(draw_items(pairs, 500, 3)) == 40
+    few, many = draw_items(pairs, 7, 3), draw_items(pairs, 20, 3)
+    assert few == many[:7] and len(draw_items(pairs, 500, 3)) == 24
     assert all(item.caption in pairs.captions_of(item.image) for item in many)
-    assert draw_items(pairs, 30, 4) != many
+    assert draw_items(pairs, 20, 4) != many
 
 
 def test_a_rejected_question_is_asked_again_by_the_next_run_and_dropped_until_then(pairs, tmp_path, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from datasets import Dataset
 from scripted import Scripted, synthesize
@@ -18,34 +20,56 @@ SOUND = {
 }
 
 UNREADABLE = {"error_types": ["Object"], "edit_instruction": "Do what no editor can read."}
+CASES = [  # direction, stage, answer, reason, detail
+    ("t2i", "audit", AUDITED | {"gt_valid": False}, "gt_invalid", None),
+    ("i2t", "audit", AUDITED | {"fp_too_similar": True}, "fp_too_similar", None),
+    ("i2t", "audit", AUDITED | {"gt_valid": False, "fp_too_similar": True}, "gt_invalid", None),
+    ("t2i", "audit", "I think so.", "llm_unparsed", "no JSON"),
+    ("i2t", "audit", Reply("I cannot.", "refusal", 1, 1, 0.0, "m"), "llm_refused", "I cannot."),
+    ("i2t", "instruct", {"edit_instruction": "Replace 'a' with 'b'."}, "llm_unparsed", "error_types"),
+    ("i2t", "instruct", {"error_types": ["Colour"], "edit_instruction": "x"}, "llm_unparsed", "error_types"),
+    ("i2t", "instruct", {"error_types": [], "edit_instruction": "x"}, "llm_unparsed", "must name what is wrong"),
+    ("t2i", "instruct", {"error_types": ["Count"], "edit_instruction": " "}, "llm_unparsed", "edit_instruction"),
+    ("i2t", "instruct", {"error_types": [], "edit_instruction": None}, "no_op", "nothing to change"),
+    ("t2i", "instruct", UNREADABLE, "no_op", "no candidate differs"),
+    ("i2t", "edit", Reply("", "content_filter", 1, 0, 0.0, "m"), "llm_refused", "content_filter"),
+    ("i2t", "edit", {"answer": " "}, "llm_unparsed", "there is no text"),
+    ("i2t", "edit", "我无法协助处理此请求。", "llm_unparsed", "no JSON object"),
+    ("i2t", "edit", {"answer": None}, "llm_refused", "declined"),
+]
 
 
-@pytest.mark.parametrize(
-    ("direction", "stage", "answer", "reason", "detail"),
-    [
-        ("t2i", "audit", AUDITED | {"gt_valid": False}, "gt_invalid", None),
-        ("i2t", "audit", AUDITED | {"fp_too_similar": True}, "fp_too_similar", None),
-        ("i2t", "audit", AUDITED | {"gt_valid": False, "fp_too_similar": True}, "gt_invalid", None),
-        ("t2i", "audit", "I think so.", "llm_unparsed", "no JSON"),
-        ("i2t", "audit", Reply("I cannot.", "refusal", 1, 1, 0.0, "m"), "llm_refused", "I cannot."),
-        ("i2t", "instruct", {"edit_instruction": "Replace 'a' with 'b'."}, "llm_unparsed", "error_types"),
-        ("i2t", "instruct", {"error_types": ["Colour"], "edit_instruction": "x"}, "llm_unparsed", "error_types"),
-        ("i2t", "instruct", {"error_types": [], "edit_instruction": "x"}, "llm_unparsed", "must name what is wrong"),
-        ("t2i", "instruct", {"error_types": ["Count"], "edit_instruction": " "}, "llm_unparsed", "edit_instruction"),
-        ("i2t", "instruct", {"error_types": [], "edit_instruction": None}, "no_op", "nothing to change"),
-        ("t2i", "instruct", UNREADABLE, "no_op", "no candidate differs"),
-        ("i2t", "edit", Reply("", "content_filter", 1, 0, 0.0, "m"), "llm_refused", "content_filter"),
-        ("i2t", "edit", {"answer": " "}, "llm_unparsed", "there is no text"),
-        ("i2t", "edit", "我无法协助处理此请求。", "llm_unparsed", "no JSON object"),
-        ("i2t", "edit", {"answer": None}, "llm_refused", "declined"),
-    ],
-)
-def test_a_row_is_dropped_for_its_reason(direction, stage, answer, reason, detail, world, tmp_path):
-    asked = Scripted(lambda at, shown: answer if at == stage else SOUND[at])
-    records, dropped, _ = synthesize(world, tmp_path, asked, failures=world.of(direction, 1))
-    assert len(records) == 0 and dropped["reason"] == [reason]
-    assert dropped["detail"] == [None] if detail is None else detail in dropped["detail"][0]
-    assert dropped["gt_reason"] == ["it fits"] or reason.startswith("llm") and stage == "audit"
+@pytest.fixture(scope="module")
+def dropped_rows(world, tmp_path_factory) -> list[dict]:
+    """One run with a failure for each case, which has a caption of its own; what is dropped, in the order of cases."""
+    owner, failures, cases = world.pairs.captions["image_index"][:], [], {}
+    captions = {row["caption"]: number for number, row in enumerate(world.pairs.captions)}
+    first = {direction: world.of(direction, 1)[0] for direction in ("t2i", "i2t")}
+    for case, (text, caption) in zip(CASES, captions.items(), strict=False):
+        image, other, direction = owner[caption], (owner[caption] + 1) % 12, case[0]
+        ids = {"q": caption, "gt": image, "fp": other}
+        if direction == "i2t":
+            ids = {"q": other, "gt": owner.index(other), "fp": caption}
+        failures.append(first[direction] | ids)
+        label = {"t2i": "Query", "i2t": "False-positive"}[direction]
+        cases[f"{label} caption: {json.dumps(text)}"] = case
+
+    def script(at: str, shown: str):
+        stage, answer = next(case[1:3] for line, case in cases.items() if line in shown.split("\n"))
+        return answer if at == stage else SOUND[at]
+
+    folder = tmp_path_factory.mktemp("drops")
+    records, dropped, _ = synthesize(world, folder, Scripted(script), failures=Dataset.from_list(failures))
+    assert len(records) == 0 and len(dropped) == len(CASES)
+    return dropped.to_list()
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_a_row_is_dropped_for_its_reason(number, dropped_rows):
+    (direction, stage, _, reason, detail), row = CASES[number], dropped_rows[number]
+    assert (row["direction"], row["reason"]) == (direction, reason)
+    assert row["detail"] is None if detail is None else detail in row["detail"]
+    assert row["gt_reason"] == "it fits" or reason.startswith("llm") and stage == "audit"
 
 
 def test_one_sound_candidate_is_enough(world, tmp_path):

@@ -6,8 +6,6 @@ import warnings
 
 import pytest
 from PIL import Image
-from small_world import World
-
 from repair_hf.cli.main import main
 from repair_hf.llm.prompts import Drawing
 from repair_hf.records.dataset import load_records
@@ -20,7 +18,7 @@ SEEDS = [7, 8, 9]
 
 
 def open_tiny(folder, **settings) -> DiffusersEditor:
-    options = {"steps": 2, "size": 64} | settings
+    options = {"steps": 1, "size": 64} | settings
     return load_editor(EditorOptions(str(folder), **{f"editor_{k}": v for k, v in options.items()}), device="cpu")
 
 
@@ -29,9 +27,19 @@ def test_an_editor_that_is_nowhere_is_the_users_mistake():
         open_tiny("no/such-editor")
 
 
-@pytest.fixture(scope="module", params=["flux_folder", pytest.param("pix2pix_folder", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module")
+def flux(flux_folder) -> DiffusersEditor:
+    return open_tiny(flux_folder)
+
+
+@pytest.fixture(scope="module")
+def pix2pix(pix2pix_folder) -> DiffusersEditor:
+    return open_tiny(pix2pix_folder)
+
+
+@pytest.fixture(params=["flux", pytest.param("pix2pix", marks=pytest.mark.slow)])
 def editor(request) -> DiffusersEditor:
-    return open_tiny(request.getfixturevalue(request.param))
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -77,12 +85,12 @@ def test_a_pipeline_that_makes_one_image_a_call_is_called_once_per_seed(editor, 
     assert len(calls) == 3 and all(map(near, alone, together))
 
 
-def test_draws_from_text_alone(flux_folder, wide):
+def test_draws_from_text_alone(flux, wide):
     """What is drawn depends on the caption and the source's size alone."""
-    editor, other = open_tiny(flux_folder), Image.new("RGB", wide.size, "green")
-    drawn, same = (editor.edit(source, Drawing("two cats"), [1])[0] for source in (wide, other))
+    other = Image.new("RGB", wide.size, "green")
+    drawn, same = (flux.edit(source, Drawing("two cats"), [1])[0] for source in (wide, other))
     assert near(drawn, same)
-    edits = [editor.edit(wide, words, [1])[0] for words in (Drawing("a dog"), "two cats", str(Drawing("two cats")))]
+    edits = [flux.edit(wide, words, [1])[0] for words in (Drawing("a dog"), "two cats", str(Drawing("two cats")))]
     assert not any(near(drawn, edit) for edit in edits)
 
 
@@ -106,17 +114,16 @@ def test_a_sliver_cannot_be_edited(editor):
     assert editor.edit(Image.new("RGB", (900, 100)), "make it red", SEEDS) == [None] * 3
 
 
-def test_what_a_safety_checker_hides_is_none(pix2pix_folder, wide, monkeypatch):
-    editor = open_tiny(pix2pix_folder, steps=1)
+def test_what_a_safety_checker_hides_is_none(pix2pix, wide, monkeypatch):
     flags = [False, True, False]
     with monkeypatch.context() as patch:
-        patch.setattr(editor.pipeline, "run_safety_checker", lambda image, *_: (image, flags))
-        assert [image is None for image in editor.edit(wide, "make it red", SEEDS)] == flags
+        patch.setattr(pix2pix.pipeline, "run_safety_checker", lambda image, *_: (image, flags))
+        assert [image is None for image in pix2pix.edit(wide, "make it red", SEEDS)] == flags
 
 
-def test_the_id_tells_what_changes_the_images(flux_folder):
-    settings = [{}, {"steps": 4}, {"size": 256}, {"dtype": "bfloat16"}]
-    ids = [open_tiny(str(flux_folder), **changed).id for changed in settings]
+def test_the_id_tells_what_changes_the_images(flux, flux_folder):
+    settings = [{"steps": 4}, {"size": 256}, {"dtype": "bfloat16"}]
+    ids = [flux.id, *(open_tiny(str(flux_folder), **changed).id for changed in settings)]
     assert len(set(ids)) == 4 and all(id.startswith(f"{flux_folder.name}@") for id in ids)
 
 
@@ -126,10 +133,10 @@ def test_offloading_needs_an_accelerator(flux_folder):
 
 
 @pytest.mark.parametrize("folder", ["flux_folder", pytest.param("pix2pix_folder", marks=pytest.mark.slow)])
-def test_a_folder_edits_images_for_the_command(folder, request, encoder, clip_folder, tmp_path):
+def test_a_folder_edits_images_for_the_command(folder, request, world, clip_folder, tmp_path):
     editor = request.getfixturevalue(folder)
-    keep = lambda row: row["direction"] == "t2i" and row["q"] % 10 == 0  # noqa: E731
-    words = World.build(tmp_path / "world", encoder, 6, d_i2t=1, keep=keep).command(clip_folder)
+    few = world.with_failures(tmp_path / "world", lambda row: row["direction"] == "t2i" and row["q"] < 24)
+    words = few.command(clip_folder)
     options = f"--llm world/oracle --editor {editor} --editor-size 64 --editor-steps 1"
     assert main([*words, *options.split(), "--candidates", "2", "--output", str(tmp_path / "out")]) == 0
     records = load_records(tmp_path / "out")

@@ -13,7 +13,7 @@ import pytest
 from datasets import Dataset
 from PIL import Image
 from provider_server import KEY, MODELS, ProviderServer, Question, Wire, error
-from small_world import World, saved
+from small_world import saved
 
 from repair_hf.cli.main import main
 from repair_hf.llm.prompts import SHIPPED
@@ -131,10 +131,10 @@ class Leaky:
 
 
 @pytest.mark.parametrize("shape", ["openai", pytest.param("gemini", marks=pytest.mark.slow)])
-def test_a_key_is_nowhere(shape, tmp_path, encoder, clip_folder, capsys, caplog):
+def test_a_key_is_nowhere(shape, tmp_path, world, clip_folder, capsys, caplog):
     caplog.set_level(logging.DEBUG, logger="repair_hf")
-    world = World.build(tmp_path / "world", encoder, 6)
-    words = world._replace(failures=world.of("i2t")).command(clip_folder)
+    some = world.with_failures(tmp_path / "world", lambda row: row["direction"] == "i2t" and row["q"] < 6)
+    words = some.command(clip_folder)
     out, seen = tmp_path / "out", []
     words += ["--llm", MODELS[shape], "--editor", "world", "--output", str(out)]
     with ProviderServer(Leaky("401")) as server:
