@@ -1,6 +1,6 @@
 """Common backbones with their published configuration and random weights: vectors, pixels and tokens.
 
-Towers have one layer and a small vocabulary, and everything else has its real size. The slow tests use whole ones.
+Towers have one narrow layer and a small vocabulary, and vectors, images and texts have their real size. The slow tests use whole ones.
 No test loads published weights.
 """
 
@@ -103,7 +103,7 @@ def test_a_backbone_whole_or_with_one_layer_a_tower(name, is_whole, tokenizers):
     """Shapes, scale and bias; and the vectors of the model's own call."""
     kind, vision, text, dim, _ = BACKBONES[name]
     tokenizer, is_siglip = tokenizers[kind], kind is SiglipModel
-    less = {} if is_whole else {"num_hidden_layers": 1, "vocab_size": len(tokenizer)}
+    less = {} if is_whole else {"num_hidden_layers": 1, "intermediate_size": 64, "vocab_size": len(tokenizer)}
     encoder = encoder_of(name, tokenizer, **less)
     side, length, preprocessor = vision["image_size"], text["max_position_embeddings"], encoder.preprocessor
     assert (encoder.dim, preprocessor.image_shape, preprocessor.max_length) == (dim, (3, side, side), length)

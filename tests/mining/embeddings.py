@@ -27,7 +27,7 @@ def random_unit(rng: np.random.Generator, count: int, size: int = 8) -> np.ndarr
     return unit(rng.normal(size=(count, size)).astype(np.float32))
 
 
-def planted(rng: np.random.Generator, noise: float, n_images: int = 300, n_texts: int = 1400, size: int = 32):
+def planted(rng: np.random.Generator, noise: float, n_images: int = 300, n_texts: int = 800, size: int = 32):
     """Captions are their image plus noise, in order of image."""
     own = np.sort(np.concatenate([np.arange(n_images), rng.integers(0, n_images, n_texts - n_images)]))
     images = random_unit(rng, n_images, size)

@@ -31,3 +31,14 @@ def photos(tmp_path_factory) -> Path:
         lines.append(json.dumps({"image": name, "captions": captions}))
     (folder / "captions.jsonl").write_text("\n".join(lines))
     return folder
+
+
+@pytest.fixture(scope="session")
+def some_photos(photos, tmp_path_factory) -> Path:
+    """The first sixteen of `photos`. Only read it."""
+    folder, lines = tmp_path_factory.mktemp("some-photos"), (photos / "captions.jsonl").read_text().splitlines()[:16]
+    for line in lines:
+        name = json.loads(line)["image"]
+        shutil.copy(photos / name, folder / name)
+    (folder / "captions.jsonl").write_text("\n".join(lines))
+    return folder

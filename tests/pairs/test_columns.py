@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tracemalloc
 from collections.abc import Callable
 
@@ -64,9 +65,12 @@ def memory_of(load: Callable[[], Pairs]) -> tuple[Pairs, int, int]:
 
 @pytest.fixture(scope="module")
 def noise() -> Dataset:
-    """12 pictures of 480 kB that are in memory."""
-    drawn = np.random.default_rng(0).integers(0, 256, (12, 400, 400, 3), dtype=np.uint8)
-    columns = {"image": [PIL.Image.fromarray(each) for each in drawn], "caption": [f"noise {k}" for k in range(12)]}
+    """12 pictures of 480 kB that are in memory; not compressed, as that takes long."""
+    cells = []
+    for drawn in np.random.default_rng(0).integers(0, 256, (12, 400, 400, 3), dtype=np.uint8):
+        PIL.Image.fromarray(drawn).save(file := io.BytesIO(), "png", compress_level=0)
+        cells.append({"bytes": file.getvalue(), "path": None})
+    columns = {"image": cells, "caption": [f"noise {k}" for k in range(12)]}
     return Dataset.from_dict(columns).cast_column("image", Image())
 
 

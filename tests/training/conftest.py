@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from repair_hf.training.config import RepairConfig
 from repair_hf.training.trainer import RepairTrainer
 
 OF_TRAINER = ("callbacks", "fill", "objective", "optimizers", "peft_config", "truth")
+SHORT = dict(per_device_train_batch_size=4, max_steps=3, learning_rate=1e-2, logging_steps=1, use_cpu=True)
 
 
 @pytest.fixture(scope="session")
@@ -24,8 +26,7 @@ def pairs(pairs_folder):
 @pytest.fixture
 def config(tmp_path):
     def make(folder: str = "out", **named) -> RepairConfig:
-        plain = dict(per_device_train_batch_size=4, max_steps=3, learning_rate=1e-2, logging_steps=1, use_cpu=True)
-        return RepairConfig(output_dir=str(tmp_path / folder), **(plain | named))
+        return RepairConfig(output_dir=str(tmp_path / folder), **(SHORT | named))
 
     return make
 
@@ -60,6 +61,14 @@ def fit(make_trainer):
         return trainer
 
     return run
+
+
+@pytest.fixture(scope="session")
+def tuned(clip_folder, pairs, repaired, tmp_path_factory) -> Path:
+    """The folder of a training of `clip_folder` with records, as `fit` does it. Only read it."""
+    folder = tmp_path_factory.mktemp("training") / "tuned"
+    RepairTrainer(str(clip_folder), RepairConfig(output_dir=str(folder), **SHORT), pairs, records=repaired).train()
+    return folder
 
 
 @pytest.fixture

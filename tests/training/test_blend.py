@@ -22,6 +22,7 @@ from repair_hf.hub.model_card import model_card
 from repair_hf.runtime.options import UserError
 
 FOUR = dict(max_steps=4, save_strategy="steps", save_steps=2)
+TWO = dict(max_steps=2, save_strategy="steps", save_steps=1)
 # peft asks by a name of which transformers warns
 OLD_NAME = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 OTHERS = [  # than plain LoRA
@@ -109,18 +110,18 @@ def test_other_adapters_than_plain_lora_are_refused_before_training(clip, kind):
 
 
 def test_the_saved_model_lies_between_the_base_and_the_tuned_one_and_the_card_names_it(
-    clip, clip_folder, repaired, fit, tmp_path
+    clip, clip_folder, repaired, tuned, fit, tmp_path
 ):
-    tuned = fit(repaired, "tuned", model=str(clip_folder))
     blended = fit(repaired, "blended", model=str(clip_folder), blend=0.75)
-    assert losses(tmp_path / "tuned") == losses(tmp_path / "blended")
-    base, end, found = (weights(each) for each in (clip, tuned.model, blended.model))
+    assert losses(tuned) == losses(tmp_path / "blended")
+    end = weights(DualEncoder.from_pretrained(tuned, device="cpu").model)
+    base, found = weights(clip), weights(blended.model)
     for name, value in found.items():
         torch.testing.assert_close(value, base[name] + 0.75 * (end[name] - base[name]), atol=1e-6, rtol=1e-5)
         assert not value.equal(end[name]), name
     assert_same(found, weights(DualEncoder.from_pretrained(tmp_path / "blended", device="cpu").model))
     assert "| blend | base + 0.75 × (tuned − base) |" in model_card(tmp_path / "blended", "me/clip")
-    assert "| blend |" not in model_card(tmp_path / "tuned", "me/clip")
+    assert "| blend |" not in model_card(tuned, "me/clip")
     assert json.loads((tmp_path / "blended" / "trainer_state.json").read_text())["global_step"] == 3
 
 
@@ -166,15 +167,15 @@ def test_an_adapter_s_update_is_scaled(clip_folder, repaired, pairs, fit, tmp_pa
 
 
 def test_an_exported_blend_is_a_trained_model_to_the_card_and_to_evaluate(clip_folder, repaired, pairs, fit, tmp_path):
-    how = dict(model=str(clip_folder), validation=pairs, **FOUR)
+    how = dict(model=str(clip_folder), validation=pairs, **TWO)
     fit(None, "plain", **how)
     fit(repaired, "tuned", **how)
-    for name, model in (("blend", "tuned"), ("half", "blend"), ("early", "tuned/checkpoint-2")):
+    for name, model in (("blend", "tuned"), ("half", "blend"), ("early", "tuned/checkpoint-1")):
         export_blend(tmp_path / model, clip_folder, 0.5, tmp_path / name)
     options = {name: yaml.safe_load((tmp_path / name / "config.yaml").read_text()) for name in ("tuned", "half")}
     assert options["half"].items() >= (options["tuned"] | {"blend": 0.25}).items()  # a blend of a blend
     summary = json.loads((tmp_path / "blend" / "summary.json").read_text())
-    assert summary["steps"] == 4 and not any(name.startswith("eval_") for name in summary)  # it was not measured
+    assert summary["steps"] == 2 and not any(name.startswith("eval_") for name in summary)  # it was not measured
     cards = {name: model_card(tmp_path / name, "me/clip") for name in ("tuned", "half")}
     line = "| blend | base + 0.25 × (tuned − base) |\n"
     assert line in cards["half"] and cards["half"].replace(line, "") == cards["tuned"]
@@ -244,11 +245,9 @@ def test_frozen_weights_of_two_bytes_have_the_base_of_their_training(clip_folder
 
 
 @pytest.mark.parametrize("command", ["train", "export blend"])
-def test_a_limit_on_the_size_of_files_is_one_line(command, clip_folder, repaired, pairs_folder, fit, tmp_path, capsys):
-    if command == "export blend":
-        fit(repaired, "tuned", model=str(clip_folder), max_steps=1)
+def test_a_limit_on_the_size_of_files_is_one_line(command, clip_folder, tuned, pairs_folder, tmp_path, capsys):
     words = {
-        "export blend": f"{tmp_path / 'tuned'} --base {clip_folder} --weight 0.5",
+        "export blend": f"{tuned} --base {clip_folder} --weight 0.5",
         "train": f"--pairs {pairs_folder} --split all --model {clip_folder} --use-cpu --max-steps 1 "
         "--per-device-train-batch-size 4 --no-cache-images",
     }[command]

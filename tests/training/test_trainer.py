@@ -92,6 +92,7 @@ def test_the_best_model_is_kept_also_with_the_default_of_evaluation_written_out(
     default = config("default").prepared(has_validation=True)
     assert default.greater_is_better and default.save_total_limit == 1
     how = dict(max_steps=-1, num_train_epochs=2, greater_is_better=False, learning_rate=1e-3)
+    how["per_device_train_batch_size"] = 12
     written = fit(None, "written", validation=pairs, eval_strategy="epoch", **how)
     plain = RepairTrainer(clip, made := config("plain", **how), pairs, pairs, preprocessor)
     before = made.to_dict()
