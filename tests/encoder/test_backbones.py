@@ -1,7 +1,7 @@
 """Common backbones with their published configuration and random weights: vectors, pixels and tokens.
 
-Towers have one narrow layer and a small vocabulary, and vectors, images and texts have their real size. The slow tests use whole ones.
-No test loads published weights.
+Towers have one narrow layer and a small vocabulary, and everything else has its real size. The slow tests use whole
+ones. No test loads published weights.
 """
 
 from typing import Any

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 from PIL import Image
+
 from repair_hf.cli.main import main
 from repair_hf.llm.prompts import Drawing
 from repair_hf.records.dataset import load_records

@@ -97,7 +97,6 @@ def test_a_resumed_run_of_a_part_ends_where_a_whole_one_does(named, clip_folder,
 def test_a_configuration_of_peft_is_trained_recorded_and_resumed(clip_folder, pairs, repaired, fit, tmp_path):
     given = LoraConfig(r=1, target_modules=["q_proj"], modules_to_save=["visual_projection"])
     how = dict(model=str(clip_folder), validation=pairs, max_steps=-1, num_train_epochs=2, greater_is_better=False)
-    how["per_device_train_batch_size"] = 12
     trainer, out = fit(repaired, peft_config=given, **how), tmp_path / "out"
     found = [line["eval_t2i_MRR"] for line in trainer.state.log_history if "eval_t2i_MRR" in line]
     assert trainer.evaluate()["eval_t2i_MRR"] == pytest.approx(min(found)) and len(found) == 2
