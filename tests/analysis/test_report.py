@@ -25,6 +25,8 @@ from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.toyworld import captions, instructions, renderer, scenes
 
+SIZE = 40  # of a sample: accepted failures and rejected ones, or edits of a direction
+
 
 def is_genuine(row, shown) -> bool:
     """Whether the query's own annotation holds and its false positive is wrong, by the scenes themselves."""
@@ -70,7 +72,7 @@ def judged(material, truth, tmp_path_factory) -> list[str]:
     files = []
     for task in ("qc", "edits"):
         answers = {}
-        for row in draw(material, task, size=60).to_dict("records"):
+        for row in draw(material, task, size=SIZE).to_dict("records"):
             if task == "qc":
                 answer = {"verdict": "genuine" if is_genuine(row, truth["shown"]) else "fp_too_similar"}
             else:
@@ -99,7 +101,7 @@ def test_drifted_edits_are_found(material, repaired_world, judged, truth):
     good = 1 - sum(truth["drifted"].values()) / len(load_records(repaired_world / "records"))
     found = table.loc[("all", "valid_contrast")]
     assert found["low"] <= good <= found["high"]
-    sample = set(draw(material, "edits", size=60)["record_id"])
+    sample = set(draw(material, "edits", size=SIZE)["record_id"])
     assert valid_edits(judged) == {name for name in sample if not truth["drifted"].get(name, False)}
 
 
@@ -110,7 +112,7 @@ def test_two_people_who_disagree_on_all_give_no_number(material, repaired_world,
         judgements(tmp_path / f"{name}.json", "qc", {item: {"verdict": verdict} for item in items}, name)
         for name, verdict in {"ann": "genuine", "bob": "gt_invalid"}.items()
     ]
-    words = ["analyze", str(repaired_world), "--output", str(tmp_path / "out"), "--judgements"]
+    words = ["analyze", str(repaired_world / "records"), "--output", str(tmp_path / "out"), "--judgements"]
     assert main([*words, *files]) == 0
     assert "Left out 2 judgements (qc) of items that" in caplog.text
     printed = capsys.readouterr().out
@@ -127,17 +129,17 @@ def test_two_people_who_disagree_on_all_give_no_number(material, repaired_world,
 
 def test_the_page_shows_nothing_that_annotators_must_not_know(material, repaired_world, tmp_path):
     for task, roles in {"qc": ["q", "gt", "fp"], "edits": ["q", "gt", "fp", "edit"]}.items():
-        sheet = annotate(repaired_world, task, tmp_path / f"{task}.html", size=6)
+        sheet = annotate(repaired_world / "records", task, tmp_path / f"{task}.html", size=3)
         content = json.loads(html.unescape(re.search('data-content="([^"]*)"', sheet.path.read_text())[1]))
-        drawn = draw(material, task, size=6)
+        drawn = draw(material, task, size=3)
         assert [item["item"] for item in content["items"]] == drawn["item"].tolist()
         pictures = set()
         for item in content["items"]:
             assert set(item) == {"item", "cells"} and list(item["cells"]) == roles
             pictures |= {cell["picture"] for cell in item["cells"].values() if "picture" in cell}
-        assert pictures == set(content["pictures"]) and len(content["items"]) == sheet.n_items == 12
+        assert pictures == set(content["pictures"]) and len(content["items"]) == sheet.n_items == 6
         assert all(picture.startswith("data:image/webp;base64,") for picture in content["pictures"].values())
-    again = annotate(repaired_world, task, tmp_path / "again.html", size=6)
+    again = annotate(repaired_world / "records", task, tmp_path / "again.html", size=3)
     assert again.path.read_text() == sheet.path.read_text()
 
 
@@ -189,7 +191,7 @@ def test_the_card_says_how_people_judged(repaired_world, judged):
     card = partial(dataset_card, folder, folder, "me/toy", load_records(folder), load_dropped(folder))
     text, _ = card(judgements=judged)
     count = len(json.loads(Path(judged[0]).read_text())["answers"])
-    assert f"People judged {count} of its verdicts: " in text and "People judged 120 edits" in text
+    assert f"People judged {count} of its verdicts: " in text and f"People judged {2 * SIZE} edits" in text
     assert "was not compared with people" not in text and "was not compared with people" in card()[0]
 
 

@@ -10,7 +10,7 @@ from filelock import FileLock
 WORLD = "--pairs {folder}/world --model world/base"
 TRAIN = f"train {WORLD} --max-steps 2 --per-device-train-batch-size 8 --use-cpu"
 STAGES = {  # folder -> command; 10% of the verdicts are wrong, and 20% of the edited images drift
-    "world": "world build --train 40 --validation 8 --test 8",
+    "world": "world build --train 24 --validation 8 --test 8",
     "failures": f"mine {WORLD} --d-i2t 4",
     "records": f"synthesize {WORLD} --failures {{folder}}/failures --llm world/oracle?keeps_bad=0.1&rejects_good=0.1 "
     "--editor world?drift=0.2",
