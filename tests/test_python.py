@@ -38,6 +38,8 @@ from repair_hf.runtime.options import UserError, neutral_names
 from repair_hf.toyworld.corpus import build_world
 
 BASE = "world/base"
+MADE = {"llm": "world/oracle", "editor": "world", "candidates": 1}
+FEW_STEPS = {"max_steps": 2, "per_device_train_batch_size": 4, "use_cpu": True}
 
 
 @pytest.fixture(scope="module")
@@ -70,31 +72,43 @@ def test_mine_writes_the_folder_of_its_command_and_reads_it_again(world, tmp_pat
     assert stamps(tmp_path) == before and {"q_id", "gt_id", "fp_id"} <= set(failures.column_names)
 
 
-def test_from_failures_to_a_report(world, tmp_path):
-    pairs, test = load_pairs(world), load_pairs(world, split="test")
-    mine(BASE, pairs, output=tmp_path / "failures", d_i2t=2)
-    made = {"llm": "world/oracle", "editor": "world", "candidates": 1}
-    records = synthesize(tmp_path / "failures", pairs, BASE, output=tmp_path / "records", **made)
-    few = {"output": tmp_path / "few", "ledger": str(tmp_path / "records" / "ledger.sqlite"), "limit": 1}
-    assert len(synthesize(tmp_path / "failures", pairs, BASE, **few, **made)) <= 2
+@pytest.fixture(scope="module")
+def tuned(world, tmp_path_factory) -> Path:
+    """A folder with failures, their records, and a retriever that was trained on them."""
+    folder, pairs = tmp_path_factory.mktemp("tuned"), load_pairs(world)
+    mine(BASE, pairs, output=folder / "failures", d_i2t=2, max_queries=8)
+    synthesize(folder / "failures", pairs, BASE, output=folder / "records", **MADE)
+    train(BASE, pairs, folder / "records", RepairConfig(**FEW_STEPS), output=folder / "tuned")
+    return folder
+
+
+def test_from_failures_to_a_retriever(tuned, world, tmp_path):
+    """What was paid and trained is not paid and trained again."""
+    pairs = load_pairs(world)
+    few = {"output": tmp_path / "few", "ledger": str(tuned / "records" / "ledger.sqlite"), "limit": 1}
+    assert len(synthesize(tuned / "failures", pairs, BASE, **few, **MADE)) <= 2
     assert all(use["calls"] == 0 for use in json.loads((tmp_path / "few" / "summary.json").read_text())["llm"])
-    config = RepairConfig(max_steps=2, per_device_train_batch_size=4, use_cpu=True)
-    summary = train(BASE, pairs, tmp_path / "records", config, output=tmp_path / "tuned")
+    before = stamps(tuned / "tuned")
+    summary = train(BASE, pairs, tuned / "records", RepairConfig(**FEW_STEPS), output=tuned / "tuned")
+    assert summary == json.loads((tuned / "tuned" / "summary.json").read_text())
     assert summary["steps"] == 2 and summary["fill"]["edits_t2i"] > 0
-    before = stamps(tmp_path / "tuned")
-    assert train(BASE, pairs, tmp_path / "records", config, output=tmp_path / "tuned") == summary
-    assert stamps(tmp_path / "tuned") == before
-    metrics = evaluate([BASE, tmp_path / "tuned"], test, output=tmp_path / "compare", resamples=9)
+    assert stamps(tuned / "tuned") == before
+
+
+@pytest.mark.slow  # each of these functions also runs as the example of its docstring, in test_docstrings.py
+def test_from_a_retriever_to_a_report(tuned, world, tmp_path):
+    pairs, test, records = load_pairs(world), load_pairs(world, split="test"), tuned / "records"
+    metrics = evaluate([BASE, tuned / "tuned"], test, output=tmp_path / "compare", resamples=9)
     assert metrics == json.loads((tmp_path / "compare" / "metrics.json").read_text())
     assert list(metrics) == ["base", "tuned"] and (tmp_path / "compare" / "differences.json").is_file()
     alone = evaluate(BASE, test, resamples=9)["base"]
     assert alone["t2i_R@1"] == metrics["base"]["t2i_R@1"] and alone["intervals"] == metrics["base"]["intervals"]
-    sample = show(tmp_path / "records", tmp_path / "sheet.html", n=4)
+    sample = show(records, tmp_path / "sheet.html", n=4)
     assert len(sample.rows) == 4 and (tmp_path / "sheet.html").is_file()
-    findings = analyze(tmp_path / "records", tmp_path / "report")
+    findings = analyze(records, tmp_path / "report")
     assert (tmp_path / "report" / "report.html").is_file() and {"funnel", "costs"} <= {each.name for each in findings}
-    assert sum(export_triplets(tmp_path / "records", pairs, tmp_path / "triplets").values()) > 0
-    assert len(load_records(tmp_path / "records")) == len(records)
+    assert sum(export_triplets(records, pairs, tmp_path / "triplets").values()) > 0
+    assert len(load_records(records)) == len(synthesize(tuned / "failures", pairs, BASE, output=records, **MADE))
 
 
 def test_options_that_do_not_affect_the_result_say_so_where_they_are_declared():
