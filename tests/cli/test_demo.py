@@ -19,7 +19,7 @@ TRAININGS = ("plain", "repair", "repair, paper's choice")
 
 def run(folder: Path) -> str:
     """Run the command in a world of fewer pictures, and return what it showed."""
-    fewer = {"world": {"train": 20, "validation": 1, "test": 10}, "web": 10, "mining": {"max_queries": 20, "d_i2t": 2}}
+    fewer = {"world": {"train": 16, "validation": 1, "test": 5}, "web": 5, "mining": {"max_queries": 16, "d_i2t": 2}}
     with redirect_stdout(StringIO()) as shown, mock.patch.dict(SIZES, tiny=SIZES["tiny"] | fewer):
         assert main(["demo", "--size", "tiny", "--output", str(folder)]) == 0
     return shown.getvalue()
@@ -43,8 +43,8 @@ def test_metrics_hold_every_method(demo):
     assert set(metrics) == {"random", "base", *TRAININGS, *(f"{training}, blend 0.8" for training in TRAININGS)}
     for row in metrics.values():
         assert set(row) >= METRICS
-    assert metrics["random"]["t2i_R@1"] == pytest.approx(1 / 10)
-    assert metrics["base"]["n_images"] == 10 and metrics["base"]["n_texts"] == 50
+    assert metrics["random"]["t2i_R@1"] == pytest.approx(1 / 5)
+    assert metrics["base"]["n_images"] == 5 and metrics["base"]["n_texts"] == 25
     assert all(metrics[training]["seconds"] > 0 for training in TRAININGS)
     assert len({metrics[training]["steps"] for training in TRAININGS}) == 1
 

@@ -19,7 +19,7 @@ from provider_server import ProviderServer
 from repair_hf.cli.main import main
 from repair_hf.records.dataset import load_dropped, load_kept, load_records
 
-WORLD = ["--llm", "world/oracle", "--editor", "world"]
+WORLD = ["--llm", "world/oracle", "--editor", "world", "--candidates", "1"]
 
 
 def synthesize(inputs: list[str], output: Path, *words: str) -> int:
@@ -39,7 +39,7 @@ def stopped(inputs, tmp_path_factory) -> tuple[Path, str]:
     """The folder of a run that reached a ceiling, and what it showed. Only read it."""
     folder = tmp_path_factory.mktemp("stopped") / "records"
     with redirect_stdout(StringIO()) as shown:
-        assert synthesize(inputs, folder, "--max-calls", "70") == 1
+        assert synthesize(inputs, folder, "--max-calls", "45") == 1
     return folder, shown.getvalue()
 
 
