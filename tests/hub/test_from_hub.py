@@ -42,7 +42,7 @@ def nobody_was_asked(hub) -> bool:
     return not hub.count(".*(x|link|secret|absent).png")
 
 
-@pytest.mark.parametrize("column", ["gt_image", "edit_image"])
+@pytest.mark.parametrize("column", ["gt_image", pytest.param("edit_image", marks=pytest.mark.slow)])  # read alike
 def test_records_on_the_hub_open_no_file(column, hub, client, illustrated_folder, pairs_folder, clip_folder, tmp_path):
     folder, repo = tmp_path / "records", f"you/{column}"
     shutil.copytree(illustrated_folder, folder)

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pandas as pd
 import pytest
 
-from repair_hf.pairs import fetching
+from repair_hf.pairs import fetching, problems
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
 from tests.pairs.made_sources import content, kinds
@@ -118,15 +118,16 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "reason"), REFUSED)
-def test_what_cannot_be_downloaded_is_left_out_with_its_reason(server, tmp_path, cache, name, reason):
-    name = server.url + name if name.startswith("/") else name
-    source = table(tmp_path, [name, f"{server.url}/red_circle.png"])
+def test_what_cannot_be_downloaded_is_left_out_with_its_reason(server, tmp_path, cache, monkeypatch):
+    monkeypatch.setattr(problems, "EXAMPLES", len(REFUSED))  # so that each reason is shown
+    names = [server.url + name if name.startswith("/") else name for name, _ in REFUSED]
+    source = table(tmp_path, [f"{server.url}/red_circle.png", *names])
     for _ in range(2):  # the second time from the cache
         pairs = load_pairs(source, split="all")
-        assert content(pairs) == {f"{server.url}/red_circle.png": ["caption 1"]}
-        assert kinds(pairs) == {"unfetched_image": 1}
-        assert pairs.problems[0].examples[0].startswith(f"{name}: {reason}")
+        assert content(pairs) == {f"{server.url}/red_circle.png": ["caption 0"]}
+        assert kinds(pairs) == {"unfetched_image": len(REFUSED)}
+        for name, (_, reason), example in zip(names, REFUSED, pairs.problems[0].examples, strict=True):
+            assert example.startswith(f"{name}: {reason}")
     assert images_in(cache) == 1
 
 
