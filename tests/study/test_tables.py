@@ -134,8 +134,10 @@ def test_what_was_tried_shows_every_setting_and_whether_the_best_is_inside():
     options = {"seeds": 2, "learning_rates": [2e-4, 1e-4, 4e-4], "epochs": [2, 1, 4]}
     made = list(rows(plan(methods=["laclip", "repair-batch"], **options), good).values())
     table = tables(made)["tried"].set_index("setting")
-    assert list(table.index[:4]) == ["plain, 0.0001, 0.5", "plain, 0.0001, 1", "plain, 0.0001, 2", "plain, 0.0001, 4"]
-    assert len(table) == 3 * (4 + 3 + 3) and table.loc["laclip, 0.0002, 2", "R@1"] == "80.0/80.0"
+    beside, settings = table.index[:2], table.index[2:6]
+    assert [*beside] == ["random", "base"] and table.loc["base", "R@1"] == "50.0/50.0"
+    assert [*settings] == ["plain, 0.0001, 0.5", "plain, 0.0001, 1", "plain, 0.0001, 2", "plain, 0.0001, 4"]
+    assert len(table) == 2 + 3 * (4 + 3 + 3) and table.loc["laclip, 0.0002, 2", "R@1"] == "80.0/80.0"
     assert table.loc["laclip, 0.0001, 1", ["R@1", "kept"]].tolist() == ["50.0/50.0", "50.0/50.0"]
     assert table["reported"][table["reported"] != ""].to_dict() == {
         "plain, 0.0001, 2": "yes, with the lowest rate",

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pandas as pd
 
 from repair_hf.analysis.report import Finding
-from repair_hf.study.columns import cell_of
+from repair_hf.study.columns import RANDOM, cell_of, random_cell
 from repair_hf.study.results import BASE, Cell, Row
 from repair_hf.study.statistics import Line, Lines
 
 EDGES = {"learning_rate": ("the lowest rate", "the highest rate"), "epochs": ("the fewest epochs", "the most epochs")}
+SCORES = ("R@1", "kept")
 NOTE = (
     "On validation, with seed 0, unblended: the learning rates and epochs of each method that tried several. "
     "*Reported*: the setting of the other tables. If it is the highest or lowest that was tried, more may be better: "
@@ -38,10 +39,17 @@ def tried(rows: Iterable[Row], lines: Lines, base: Row, suffix: str, where: str)
         reported = replace(line.cell, split=base.cell.split)
         verdict = _verdict(reported, [row.cell for row in settings])
         for row in settings:
-            known = {"setting": f"{method}, {row.cell.learning_rate:g}, {row.cell.epochs:g}"}
-            known |= {measure: cell_of(measure, Line(base, [row]), lines) for measure in ("R@1", "kept")}
-            table.append(known | {"reported": verdict if row.cell == reported else ""})
-    return Finding(f"tried{suffix}", f"What was tried{where}", NOTE, pd.DataFrame(table)) if table else None
+            scores = [cell_of(measure, Line(base, [row]), lines) for measure in SCORES]
+            setting = f"{method}, {row.cell.learning_rate:g}, {row.cell.epochs:g}"
+            table.append([setting, *scores, verdict if row.cell == reported else ""])
+    if not table:
+        return None
+    beside = [
+        [RANDOM, *(random_cell(measure, base) for measure in SCORES), ""],
+        [BASE, *(cell_of(measure, Line(base, [base]), lines) for measure in SCORES), ""],
+    ]
+    columns = ["setting", *SCORES, "reported"]
+    return Finding(f"tried{suffix}", f"What was tried{where}", NOTE, pd.DataFrame([*beside, *table], columns=columns))
 
 
 def _verdict(reported: Cell, cells: Sequence[Cell]) -> str:
