@@ -106,6 +106,7 @@ def test_an_order_takes_the_records_that_come_first_and_a_larger_share_holds_a_s
     for order, key in {"worst": -margin, "near-ties": np.abs(margin), "least": margin}.items():
         assert set(rows[order][0]) == set(np.argsort(key)[:8]), order
     assert {row % 8 for row in rows["one-an-image"][0]} == set(range(8)) != {row % 8 for row in rows[None][0]}
+    assert {2, 3} == set(np.bincount(np.array(rows["one-an-image"][1]) % 8))  # no third of an image before a second
     failed, right = (set(product.part(0.99, order).data["row"][:]) for order in ("failed", "right"))
     assert failed == set(np.flatnonzero(margin > 0)) and right == set(np.flatnonzero(margin <= 0))
     part = product.part(0.99, "failed")
