@@ -20,7 +20,7 @@ from repair_hf.hub.record_card import dataset_card
 from repair_hf.hub.rendering import StageFolder, code, without_folders
 from repair_hf.records.columns import REASONS
 from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, load_dropped, load_records, save_records
-from repair_hf.runtime.redaction import use_keys
+from repair_hf.runtime.redaction import printable, use_keys
 
 
 def card_of(folder: Path, records: Dataset, dropped: Dataset, **more):
@@ -139,6 +139,11 @@ def test_a_code_span_shows_the_text_and_does_nothing(hostile_text, rendered):
         shown = html.unescape(re.search(r"<code>(.*)</code>", page)[1])
         assert shown == text
     assert not re.search("[\u202e\u200b\x07]", page)
+
+
+def test_spaces_and_joiners_of_other_scripts_are_shown_and_what_turns_text_around_is_not():
+    assert printable("10\u00a0kg\u3000\u200d") == "10\u00a0kg\u3000\u200d"
+    assert printable("a\u202eb\n") == r"a\u202eb\n"
 
 
 def test_a_head_with_a_bar_stays_one_cell(rendered):

@@ -168,6 +168,10 @@ def test_a_photograph_in_several_rows_is_one_image(folder, tmp_path, stored):
         named.cast_column("image", Image()).save_to_disk(tmp_path / found_by_itself)
         merged = load_pairs(tmp_path / found_by_itself, split="all", image_folder=folder)
         assert content(merged) == {"7": ["a", "c"], "8": ["b"]}
+    both = data.select([0, 1, 2, 2]).remove_columns("id").add_column("id", [7, 8, 9, 9])  # one photograph, two numbers
+    both.cast_column("image", Image()).save_to_disk(tmp_path / "both")
+    merged = load_pairs(tmp_path / "both", split="all", image_folder=folder)
+    assert content(merged) == {"red_circle.png": ["a", "c", "c"], "blue_circle.png": ["b"]}
     write(folder, [{"image": "red_circle.png", "captions": [text]} for text in "ab"])
     assert content(load_pairs(folder, split="all", strict=True)) == {"red_circle.png": ["a", "b"]}
 
