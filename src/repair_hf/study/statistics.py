@@ -107,7 +107,8 @@ def lines_of(rows: Iterable[Row], split: str) -> dict[str, Lines]:
     """Return the lines of a split, by data and name: the base, and the others in the order of `METHODS`.
 
     The setting of a method is the one that was evaluated on the test split; of several, as where a grid was widened,
-    the best on validation with seed 0. Lines with fewer seeds than plain training are not finished, and left out.
+    the best on validation with seed 0. Of an unfinished study each line has the seeds of plain training, or is left
+    out.
     """
     by_cell = {row.cell: row for row in rows}
     chosen = _settings(by_cell)
@@ -120,11 +121,18 @@ def lines_of(rows: Iterable[Row], split: str) -> dict[str, Lines]:
         is_chosen = chosen.get((cell.data, cell.method)) == (cell.learning_rate, cell.epochs)
         if cell.split == "test" and is_chosen and cell.data in bases and there is not None:
             found[cell.data].setdefault(name_of(cell), Line(bases[cell.data], [])).rows.append(there)
-    seeds = {data: len(lines[PLAIN].rows) if PLAIN in lines else 1 for data, lines in found.items()}
-    return {
-        data: {name: line for name, line in lines.items() if name == BASE or len(line.rows) >= seeds[data]}
-        for data, lines in found.items()
-    }
+    return {data: _finished(lines) if PLAIN in lines else lines for data, lines in found.items()}
+
+
+def _finished(lines: Lines) -> Lines:
+    """Return the base and the lines that have all seeds of plain training, without any others."""
+    seeds = [row.cell.seed for row in lines[PLAIN].rows]
+    found = {BASE: lines[BASE]}
+    for name, line in lines.items():
+        rows = [row for row in line.rows if row.cell.seed in seeds]
+        if name != BASE and len(rows) == len(seeds):
+            found[name] = Line(line.base, rows)
+    return found
 
 
 def _settings(rows: Mapping[Cell, Row]) -> dict[tuple[str, str], tuple[float, float]]:
