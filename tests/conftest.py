@@ -31,12 +31,11 @@ from PIL import Image  # noqa: E402
 
 pytest_plugins = ["tiny_models", "sentence_models", "repaired_world"]
 
-# Files of over seven seconds of processor time come first, so that no worker begins one when the other is done.
+# Files of over five seconds of processor time come first, so that no worker begins one when the other is done.
 LONG = """
-    analysis/test_report.py cli/test_changed_pairs.py cli/test_demo.py cli/test_folders.py cli/test_run.py
-    cli/test_stopped.py cli/test_synthesize.py evaluation/test_contrast.py hostile/test_commands.py
-    mining/test_ranking.py study/test_study.py training/test_adapters.py training/test_blend.py
-    training/test_trainer.py
+    analysis/test_report.py cli/test_changed_pairs.py cli/test_folders.py cli/test_run.py cli/test_stopped.py
+    cli/test_synthesize.py cli/test_train.py evaluation/test_contrast.py hub/test_push.py study/test_study.py
+    synthesis/test_checks.py training/test_adapters.py training/test_blend.py training/test_trainer.py
 """.split()
 TOGETHER = "hub/test_push", "hub/test_from_hub"  # files that share what takes long: the Hub's client
 

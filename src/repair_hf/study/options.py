@@ -29,7 +29,7 @@ SPLITS = {"validation": 1000, "test": 2000}
 SIZES = {
     "tiny": Size({"train": 32, "validation": 16, "test": 24}, 8, 16, (1e-4,), (0.2,), 16),
     "small": Size({"train": 1000, **SPLITS}, 1000, None, (3e-4, 1e-4), (2.0, 4.0)),
-    "large": Size({"train": 10_000, **SPLITS}, 1000, 3000, (3e-4, 1e-4), (2.0, 4.0)),
+    "large": Size({"train": 10_000, **SPLITS}, 1000, 3000, (3e-3, 1e-3), (4.0, 8.0, 16.0)),
 }
 
 
