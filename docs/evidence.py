@@ -16,7 +16,8 @@ from repair_hf.study.results import BASE, load_rows
 from repair_hf.study.statistics import Line, Lines, lines_of
 
 DOCS = Path(__file__).parent
-FILES = ("small.parquet", "small-74ad2c2b.parquet", "large-74ad2c2b.parquet")  # of equal cells, the later file's is taken
+# of equal cells, the later file's is taken
+FILES = ("small.parquet", "small-74ad2c2b.parquet", "large-74ad2c2b.parquet")
 CURVES = {PLAIN: MUTED, DEFAULT.name: ROLES["edit"], PAPER: ROLES["fp"], "tripletclip": ROLES["gt"]}
 WORLDS = {"small": "1,000 pictures", "large": "10,000 pictures"}
 BOUGHT = {  # method: name, color, marker
