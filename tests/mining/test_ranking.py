@@ -76,8 +76,16 @@ class Twin:
         return parts
 
 
+@pytest.fixture
+def precision():
+    """Threads that play processes share the precision of products, and may leave it as one of them set it."""
+    before = precisions()
+    yield
+    set_precisions(before)
+
+
 @pytest.mark.parametrize("block", [64, 2048])
-def test_processes_that_share_the_panels_find_what_one_finds(block, monkeypatch):
+def test_processes_that_share_the_panels_find_what_one_finds(block, precision, monkeypatch):
     """Also where one of them has nothing to do: a single panel is not shared."""
     images, texts, own = planted(np.random.default_rng(6), 1.0)
     data, ks = (images, texts, Truth.annotated(own, len(images))), {"fps_of_image": 9, "fps_of_caption": 3}
@@ -110,6 +118,13 @@ def precisions() -> list[str]:
     return [torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision]
 
 
+def set_precisions(before: list[str]) -> None:
+    if len(before) == 1:
+        torch.set_float32_matmul_precision(before[0])
+    else:
+        torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision = before
+
+
 def test_no_product_is_in_tf32_and_precision_and_threads_stay_as_they_were(monkeypatch):
     """TF32, which a training run may switch on, exceeds the error bound."""
     before, seen, mm, threads = precisions(), [], torch.mm, torch.get_num_threads()
@@ -121,8 +136,7 @@ def test_no_product_is_in_tf32_and_precision_and_threads_stay_as_they_were(monke
         assert precisions() == fast and torch.get_num_threads() == threads
     finally:
         torch.set_float32_matmul_precision("highest")
-        if len(before) == 2:
-            torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision = before
+        set_precisions(before)
     assert seen and not {"tf32", "high"} & {precision for one in seen for precision in one}
 
 

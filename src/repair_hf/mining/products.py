@@ -71,7 +71,10 @@ def screen_error(images: np.ndarray, texts: np.ndarray, *, is_rounded: bool = Fa
 
 @contextmanager
 def multiplying(precision: str) -> Iterator[None]:
-    """Set the precision of oneDNN's products, and switch off TF32, which a training run may have switched on."""
+    """Set the precision of oneDNN's products, and switch off TF32, which a training run may have switched on.
+
+    Both are settings of the process: two threads that rank at once may leave them changed.
+    """
     if not hasattr(torch.backends, "fp32_precision"):  # before torch 2.9
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("highest")
