@@ -37,6 +37,7 @@ LONG = """
     cli/test_synthesize.py cli/test_train.py evaluation/test_contrast.py hub/test_push.py study/test_study.py
     synthesis/test_checks.py training/test_adapters.py training/test_blend.py training/test_trainer.py
 """.split()
+ASKING = "cli/", "llm/", "synthesis/"  # folders whose tests ask an LLM
 TOGETHER = "hub/test_push", "hub/test_from_hub"  # files that share what takes long: the Hub's client
 
 
@@ -62,6 +63,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     import torch  # late: xdist's main process, which collects nothing, needs none
 
     torch.set_num_threads(1)
+    if any(item.nodeid.partition("tests/")[2].startswith(ASKING) for item in session.items):
+        import litellm  # noqa: F401  # takes three seconds, which no single test should seem to take
     if any(item.get_closest_marker("slow") for item in session.items):
         children.PRELOADED += children.FOR_SLOW_TESTS
     gc.collect()
